@@ -39,6 +39,36 @@ Result<std::string> ContentText(const json& content, const std::string& field,
   return text;
 }
 
+void ReadLogprobs(JsonFields* fields, CompletionOptions* options, v1::CompleteRequest* request) {
+  options->logprobs = fields->Bool("logprobs").value_or(false);
+  const auto top = fields->Integer("top_logprobs", 0, 20);
+  if (top.has_value() && !options->logprobs)
+    return fields->Fail("top_logprobs", "expected \"logprobs\": true beside it");
+  if (options->logprobs) request->set_logprobs(static_cast<int32_t>(top.value_or(0)));
+}
+
+ChatOptions ReadChatOptions(JsonFields* fields) {
+  ChatOptions options;
+  ReadTemplateVariables(fields, &options);
+  options.continue_final_message = fields->Bool("continue_final_message").value_or(false);
+  options.add_generation_prompt =
+      fields->Bool("add_generation_prompt").value_or(!options.continue_final_message);
+  if (options.continue_final_message && options.add_generation_prompt)
+    fields->Fail("continue_final_message", "expected \"add_generation_prompt\": false beside it");
+  return options;
+}
+
+void RefuseOtherThanText(JsonFields* fields) {
+  Refuse(fields, {"functions"}, "the field of tools is `tools`");
+  RefuseToolChoice(fields, "function_call");
+  Refuse(fields, {"audio", "prediction", "web_search_options"}, "the model generates text only");
+  const json* modalities = fields->Any("modalities");
+  if (modalities != nullptr && *modalities != json::array({"text"}))
+    fields->Fail("modalities", "expected [\"text\"], found another value");
+}
+
+}  // namespace
+
 Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
                                   std::initializer_list<std::string_view> text_types, bool tools) {
   if (!object.is_object())
@@ -79,36 +109,6 @@ Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
   PS_RETURN_IF_ERROR(fields.Finish());
   return message;
 }
-
-void ReadLogprobs(JsonFields* fields, CompletionOptions* options, v1::CompleteRequest* request) {
-  options->logprobs = fields->Bool("logprobs").value_or(false);
-  const auto top = fields->Integer("top_logprobs", 0, 20);
-  if (top.has_value() && !options->logprobs)
-    return fields->Fail("top_logprobs", "expected \"logprobs\": true beside it");
-  if (options->logprobs) request->set_logprobs(static_cast<int32_t>(top.value_or(0)));
-}
-
-ChatOptions ReadChatOptions(JsonFields* fields) {
-  ChatOptions options;
-  ReadTemplateVariables(fields, &options);
-  options.continue_final_message = fields->Bool("continue_final_message").value_or(false);
-  options.add_generation_prompt =
-      fields->Bool("add_generation_prompt").value_or(!options.continue_final_message);
-  if (options.continue_final_message && options.add_generation_prompt)
-    fields->Fail("continue_final_message", "expected \"add_generation_prompt\": false beside it");
-  return options;
-}
-
-void RefuseOtherThanText(JsonFields* fields) {
-  Refuse(fields, {"functions"}, "the field of tools is `tools`");
-  RefuseToolChoice(fields, "function_call");
-  Refuse(fields, {"audio", "prediction", "web_search_options"}, "the model generates text only");
-  const json* modalities = fields->Any("modalities");
-  if (modalities != nullptr && *modalities != json::array({"text"}))
-    fields->Fail("modalities", "expected [\"text\"], found another value");
-}
-
-}  // namespace
 
 Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model) {
   if (model.chat_template != nullptr) return model.chat_template;

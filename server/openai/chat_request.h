@@ -26,6 +26,11 @@ Result<std::vector<ChatMessage>> ToChatMessages(const nlohmann::json& messages,
                                                 std::initializer_list<std::string_view> text_types,
                                                 bool tools = false);
 
+// The same of one message.
+Result<ChatMessage> ToChatMessage(const nlohmann::json& object, const std::string& field,
+                                  std::initializer_list<std::string_view> text_types,
+                                  bool tools = false);
+
 // Reads chat_template_kwargs into ChatOptions::variables.
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options);
 // Fails for a choice of tools other than none and auto.

@@ -64,9 +64,10 @@ void ResponseRun::Complete() {
   };
   hooks.on_failure = [self] { self->exchange_->Post([self] { self->DeleteSession(); }); };
   memory_.Release();
-  std::make_shared<CompletionRun>(exchange_, std::move(response_.job),
-                                  NewResponseForm(id, std::move(response_.echo), header_),
-                                  tokenizer_, std::move(hooks))
+  std::unique_ptr<AnswerForm> form =
+      NewResponseForm(id, std::move(response_.echo), header_, response_.job.options.tools);
+  std::make_shared<CompletionRun>(exchange_, std::move(response_.job), std::move(form), tokenizer_,
+                                  std::move(hooks))
       ->Start(*router_);
 }
 

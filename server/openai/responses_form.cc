@@ -1,60 +1,71 @@
 #include "server/openai/responses_form.h"
 
+#include <iterator>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
+#include "server/openai/tools.h"
 
 namespace polysketch {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Of the output: a message of text, or a call of a tool.
+struct OutputItem {
+  std::string id;
+  std::string text = {};     // of the message; arguments of the call
+  std::string call_id = {};  // empty: a message
+  std::string name = {};     // of the tool
+  std::string_view status = "in_progress";
+
+  bool call() const { return !call_id.empty(); }
+};
+
 class ResponseForm final : public AnswerForm {
  public:
-  ResponseForm(const std::string& id, std::string echo, AnswerHeader header)
+  ResponseForm(const std::string& id, std::string echo, AnswerHeader header,
+               std::optional<ToolParsing> tools)
       : id_(id),
-        item_id_(StrCat("msg_", header.request_id)),
         echo_(std::move(echo)),
-        header_(std::move(header)) {}
+        header_(std::move(header)),
+        tools_(std::move(tools)),
+        parser_(tools_ ? NewToolParser(*tools_) : nullptr) {}
 
   Json TakeLogprobs(Logprobs*) const override { return {}; }
 
   // The events at the end have the text four times, and those at both ends the echo twice.
   int64_t KeptBytes() const override {
-    return 10 * static_cast<int64_t>(text_.size()) + 6 * static_cast<int64_t>(echo_.size());
+    size_t bytes = parser_ == nullptr ? 0 : parser_->held_bytes();
+    for (const OutputItem& item : items_) bytes += 10 * (item.text.size() + item.name.size());
+    return static_cast<int64_t>(bytes + 6 * echo_.size());
   }
 
   std::string Whole(Answer* answer) override {
-    text_ = std::move(answer->choices[0].text);
+    (void)Take(std::exchange(answer->choices[0].text, ""), *answer);
+    (void)EndItems(*answer);
     return Ended(*answer);
   }
 
   std::string Begin() override {
+    streams_ = true;
     const std::string response = WithEcho(Response("in_progress"));
     std::string events = ResponseEvent("created", response);
     events += ResponseEvent("in_progress", response);
-    events += Event("output_item.added",
-                    {{"output_index", 0}, {"item", Message("in_progress", /*with_text=*/false)}});
-    return events += PartEvent("content_part.added", {{"part", TextPart()}});
+    // With tools the first item may be a call.
+    return parser_ == nullptr ? events += BeginMessage() : events;
   }
 
   std::string Piece(size_t index, Answer* answer) override {
-    const std::string delta = std::exchange(answer->choices[index].text, "");
-    text_ += delta;
-    if (delta.empty()) return "";
-    return PartEvent("output_text.delta", {{"delta", delta}, {"logprobs", Json::array()}});
+    return Take(std::exchange(answer->choices[index].text, ""), *answer);
   }
 
   std::string End(const Answer& answer) override {
-    const bool whole = answer.choices[0].finish_reason == "stop";
-    const std::string_view status = whole ? "completed" : "incomplete";
-    std::string events =
-        PartEvent("output_text.done", {{"text", text_}, {"logprobs", Json::array()}});
-    events += PartEvent("content_part.done", {{"part", TextPart()}});
-    events += Event("output_item.done",
-                    {{"output_index", 0}, {"item", Message(status, /*with_text=*/true)}});
-    return events += ResponseEvent(status, Ended(answer));
+    std::string events = EndItems(answer);
+    return events += ResponseEvent(StatusOf(answer), Ended(answer));
   }
 
   std::string Failure(const Status& status) override {
@@ -66,6 +77,106 @@ class ResponseForm final : public AnswerForm {
   }
 
  private:
+  static bool IsWhole(const Answer& answer) { return answer.choices[0].finish_reason == "stop"; }
+  static std::string_view StatusOf(const Answer& answer) {
+    return IsWhole(answer) ? "completed" : "incomplete";
+  }
+
+  // Adds output to the items. Returns the events.
+  std::string Take(const std::string& text, const Answer& answer) {
+    if (parser_ == nullptr) return TakeText(text);
+    ToolEvents parts;
+    parser_->Append(text, &parts);
+    if (!answer.choices[0].finish_reason.empty()) parser_->Finish(&parts);
+    const bool cut = !answer.choices[0].finish_reason.empty() && !IsWhole(answer);
+    std::string events;
+    for (const ToolEvent& part : parts) {
+      switch (part.kind) {
+        case ToolEvent::Kind::kText:
+          events += TakeText(part.text);
+          break;
+        case ToolEvent::Kind::kCall:
+          events += BeginCall(part.text);
+          break;
+        case ToolEvent::Kind::kArguments:
+          items_.back().text += part.text;
+          events += ItemEvent("function_call_arguments.delta", {{"delta", part.text}});
+          break;
+        case ToolEvent::Kind::kEnd:
+          events += EndItem("completed");
+          break;
+        case ToolEvent::Kind::kBroken:
+          events += BreakCall(part.text, cut && &part == &parts.back());
+          break;
+      }
+    }
+    return events;
+  }
+
+  std::string TakeText(const std::string& text) {
+    if (text.empty()) return "";
+    std::string events;
+    if (!InMessage()) events = BeginMessage();
+    items_.back().text += text;
+    return events += PartEvent("output_text.delta", {{"delta", text}, {"logprobs", Json::array()}});
+  }
+
+  // A stream has the call already. `cut`: by the end of the output.
+  std::string BreakCall(const std::string& text, bool cut) {
+    if (streams_ && cut) return EndItem("incomplete");
+    std::string events = streams_ ? EndItem("incomplete") : "";
+    if (!streams_) items_.pop_back();
+    return events += TakeText(text);
+  }
+
+  bool InMessage() const {
+    return !items_.empty() && !items_.back().call() && items_.back().status == "in_progress";
+  }
+
+  std::string BeginMessage() {
+    items_.push_back({.id = ItemId("msg_")});
+    std::string events = ItemAdded();
+    return events += PartEvent("content_part.added", {{"part", TextPart("")}});
+  }
+
+  std::string BeginCall(const std::string& name) {
+    std::string events = InMessage() ? EndItem("completed") : "";
+    items_.push_back({.id = ItemId("fc_"), .call_id = NewCallId(tools_->form), .name = name});
+    return events += ItemAdded();
+  }
+
+  std::string ItemAdded() {
+    return Event("output_item.added", {{"output_index", Index()},
+                                       {"item", ItemJson(items_.back(), /*with_text=*/false)}});
+  }
+
+  // Ends the last item.
+  std::string EndItem(std::string_view status) {
+    OutputItem& item = items_.back();
+    item.status = status;
+    std::string events;
+    if (item.call()) {
+      events = ItemEvent("function_call_arguments.done",
+                         {{"name", item.name}, {"arguments", item.text}});
+    } else {
+      events = PartEvent("output_text.done", {{"text", item.text}, {"logprobs", Json::array()}});
+      events += PartEvent("content_part.done", {{"part", TextPart(item.text)}});
+    }
+    return events += Event("output_item.done", {{"output_index", Index()},
+                                                {"item", ItemJson(item, /*with_text=*/true)}});
+  }
+
+  std::string EndItems(const Answer& answer) {
+    std::string events = items_.empty() ? BeginMessage() : "";
+    return InMessage() ? events += EndItem(StatusOf(answer)) : events;
+  }
+
+  int64_t Index() const { return std::ssize(items_) - 1; }
+  // Of the next item; the first has the id of the request alone.
+  std::string ItemId(std::string_view kind) const {
+    return StrCat(kind, header_.request_id, items_.empty() ? "" : StrCat("_", items_.size()));
+  }
+
   std::string Event(std::string_view name, const Json& fields) {
     const std::string type = StrCat("response.", name);
     Json event;
@@ -82,22 +193,34 @@ class ResponseForm final : public AnswerForm {
     event["response"] = Json::array();
     return StrCat("event: ", type, "\n", SseEvent(WithMember(event, "response", response)));
   }
-  std::string PartEvent(std::string_view name, const Json& fields) {
-    Json all = {{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}};
+  // Of the last item.
+  std::string ItemEvent(std::string_view name, const Json& fields) {
+    Json all = {{"item_id", items_.back().id}, {"output_index", Index()}};
     all.update(fields);
     return Event(name, all);
   }
+  std::string PartEvent(std::string_view name, const Json& fields) {
+    Json all = {{"content_index", 0}};
+    all.update(fields);
+    return ItemEvent(name, all);
+  }
 
-  Json TextPart() const {
+  static Json TextPart(const std::string& text) {
     return {{"type", "output_text"},
             {"annotations", Json::array()},
             {"logprobs", Json::array()},
-            {"text", text_}};
+            {"text", text}};
   }
-  Json Message(std::string_view status, bool with_text) const {
-    Json json = {{"id", item_id_}, {"type", "message"}, {"status", status}, {"role", "assistant"}};
+  static Json ItemJson(const OutputItem& item, bool with_text) {
+    if (item.call()) {
+      return {{"id", item.id},           {"type", "function_call"},
+              {"status", item.status},   {"arguments", with_text ? item.text : ""},
+              {"call_id", item.call_id}, {"name", item.name}};
+    }
+    Json json = {
+        {"id", item.id}, {"type", "message"}, {"status", item.status}, {"role", "assistant"}};
     json["content"] = Json::array();
-    if (with_text) json["content"].push_back(TextPart());
+    if (with_text) json["content"].push_back(TextPart(item.text));
     return json;
   }
   Json Response(std::string_view status) const {
@@ -120,10 +243,10 @@ class ResponseForm final : public AnswerForm {
     return text.append(echo_, 1);
   }
   std::string Ended(const Answer& answer) const {
-    const bool whole = answer.choices[0].finish_reason == "stop";
-    Json json = Response(whole ? "completed" : "incomplete");
-    if (!whole) json["incomplete_details"] = {{"reason", "max_output_tokens"}};
-    json["output"].push_back(Message(whole ? "completed" : "incomplete", /*with_text=*/true));
+    Json json = Response(StatusOf(answer));
+    if (!IsWhole(answer)) json["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    for (const OutputItem& item : items_)
+      json["output"].push_back(ItemJson(item, /*with_text=*/true));
     const v1::Usage& usage = answer.usage;
     json["usage"] = {{"input_tokens", usage.prompt_tokens()},
                      {"input_tokens_details",
@@ -134,18 +257,21 @@ class ResponseForm final : public AnswerForm {
     return WithEcho(json);
   }
 
-  const std::string id_, item_id_;
+  const std::string id_;
   const std::string echo_;  // an object with members
   const AnswerHeader header_;
-  std::string text_;  // of the message, as far as it was sent
+  const std::optional<ToolParsing> tools_;
+  const std::unique_ptr<ToolParser> parser_;  // null without tools
+  bool streams_ = false;
+  std::vector<OutputItem> items_;  // those before the last have ended
   int64_t sequence_number_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, std::string echo,
-                                            AnswerHeader header) {
-  return std::make_unique<ResponseForm>(id, std::move(echo), std::move(header));
+                                            AnswerHeader header, std::optional<ToolParsing> tools) {
+  return std::make_unique<ResponseForm>(id, std::move(echo), std::move(header), std::move(tools));
 }
 
 }  // namespace polysketch

@@ -9,6 +9,7 @@
 #include "server/http/json_text.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/structured_output.h"
+#include "server/openai/tools.h"
 
 namespace polysketch {
 namespace {
@@ -16,6 +17,50 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kDigestDigits = 16;  // of ResponseId
+
+// A call belongs to the message of the assistant before it.
+Status AddCall(const json& item, const std::string& field, std::vector<ChatMessage>* messages) {
+  JsonFields fields(item, field + ".");
+  fields.Ignore({"type", "id", "status"});
+  const std::string id = fields.String("call_id").value_or("");
+  const std::string name = fields.String("name").value_or("");
+  if (name.empty()) fields.Fail("name", "expected the name of a tool, found none");
+  auto arguments = ToArguments(fields.String("arguments").value_or(""));
+  if (!arguments.ok()) fields.Fail("arguments", arguments.status().message());
+  PS_RETURN_IF_ERROR(fields.Finish());
+  if (messages->empty() || messages->back().role != "assistant")
+    messages->push_back({.role = "assistant", .content = "", .name = ""});
+  nlohmann::ordered_json call;
+  if (!id.empty()) call["id"] = id;
+  call["type"] = "function";
+  call["function"] = {{"name", name}, {"arguments", *std::move(arguments)}};
+  messages->back().tool_calls.push_back(std::move(call));
+  return Status();
+}
+
+Status AddItem(const json& item, const std::string& field, std::vector<ChatMessage>* messages) {
+  const json type = item.value("type", json("message"));
+  if (type == "function_call") return AddCall(item, field, messages);
+  json object = item;
+  if (type == "function_call_output") {
+    JsonFields fields(item, field + ".");
+    fields.Ignore({"type", "id", "status"});
+    const std::string id = fields.String("call_id").value_or("");
+    const json* const output = fields.Any("output");
+    if (output == nullptr) fields.Fail("output", "expected a string, found none");
+    PS_RETURN_IF_ERROR(fields.Finish());
+    object = {{"role", "tool"}, {"tool_call_id", id}, {"content", *output}};
+  } else if (type != "message") {
+    return InvalidArgument(field,
+                           ".type: expected message, function_call or function_call_output, found ",
+                           type.dump());
+  }
+  PS_ASSIGN_OR_RETURN(
+      ChatMessage message,
+      ToChatMessage(object, field, {"input_text", "output_text", "text"}, type != "message"));
+  messages->push_back(std::move(message));
+  return Status();
+}
 
 // The messages of a turn: the instructions, then the input, a string or an array of messages.
 Result<std::vector<ChatMessage>> ToTurn(const json& input, const std::string& instructions) {
@@ -25,15 +70,16 @@ Result<std::vector<ChatMessage>> ToTurn(const json& input, const std::string& in
     messages.push_back({"user", input.get<std::string>(), ""});
     return messages;
   }
-  for (size_t i = 0; input.is_array() && i < input.size(); ++i) {
-    if (!input[i].is_object()) continue;  // ToChatMessages refuses it
-    const json type = input[i].value("type", json("message"));
-    if (type != "message")
-      return InvalidArgument("input[", i, "].type: expected message, found ", type.dump());
+  if (!input.is_array() || input.empty()) {
+    return InvalidArgument("input: expected a string or an array of items, found ",
+                           input.is_array() ? "an empty array" : JsonTypeName(input));
   }
-  PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> items,
-                      ToChatMessages(input, "input", {"input_text", "output_text", "text"}));
-  messages.insert(messages.end(), items.begin(), items.end());
+  for (size_t i = 0; i < input.size(); ++i) {
+    const std::string field = StrCat("input[", i, "]");
+    if (!input[i].is_object())
+      return InvalidArgument(field, ": expected an object, found ", JsonTypeName(input[i]));
+    PS_RETURN_IF_ERROR(AddItem(input[i], field, &messages));
+  }
   return messages;
 }
 
@@ -58,10 +104,11 @@ void RefuseInclude(JsonFields* fields) {
   }
 }
 
-// 16 hexadecimal digits; empty for no instructions.
-std::string DigestOf(const std::string& instructions) {
-  if (instructions.empty()) return "";
-  const Sha256 hash = Sha256Of(instructions);
+// 16 hexadecimal digits; empty for neither instructions nor tools.
+std::string DigestOf(const std::string& instructions, const ToolUse& tools) {
+  if (instructions.empty() && tools.list.empty()) return "";
+  const Sha256 hash = Sha256Of(
+      tools.list.empty() ? instructions : StrCat(instructions, "\n", JsonText(tools.list)));
   std::string digest;
   for (size_t i = 0; i < kDigestDigits / 2; ++i) {
     digest += "0123456789abcdef"[hash[i] >> 4];
@@ -71,8 +118,7 @@ std::string DigestOf(const std::string& instructions) {
 }
 
 void RefuseOthers(JsonFields* fields) {
-  Refuse(fields, {"tools", "max_tool_calls"}, "the server calls no tools");
-  RefuseToolChoice(fields, "tool_choice");
+  Refuse(fields, {"max_tool_calls"}, "the server calls no tools itself");
   Refuse(fields, {"background", "conversation", "prompt"}, "the server has no such parameter");
   RefuseInclude(fields);
   const json* truncation = fields->Any("truncation");
@@ -113,18 +159,24 @@ json OrNull(const json& body, const char* name) {
 }
 
 // Text, which takes less memory than values.
-std::string Echo(const json& body, bool store) {
+std::string Echo(const json& body, bool store, const ToolUse& tools) {
   nlohmann::ordered_json echo;
   echo["instructions"] = OrNull(body, "instructions");
   echo["max_output_tokens"] = OrNull(body, "max_output_tokens");
   echo["metadata"] = body.contains("metadata") ? body["metadata"] : json::object();
-  echo["parallel_tool_calls"] = false;
+  echo["parallel_tool_calls"] = tools.parallel;
   echo["previous_response_id"] = OrNull(body, "previous_response_id");
   echo["store"] = store;
   echo["temperature"] = OrNull(body, "temperature");
   echo["text"] = EchoedText(body);
-  echo["tool_choice"] = "none";
+  echo["tool_choice"] = OrNull(body, "tool_choice");
+  if (echo["tool_choice"].is_null()) echo["tool_choice"] = tools.list.empty() ? "none" : "auto";
   echo["tools"] = json::array();
+  for (const nlohmann::ordered_json& tool : tools.list) {
+    nlohmann::ordered_json flat = tool["function"];
+    flat["type"] = "function";
+    echo["tools"].push_back(std::move(flat));
+  }
   echo["top_p"] = OrNull(body, "top_p");
   echo["truncation"] = "disabled";
   return JsonText(echo);
@@ -169,19 +221,21 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   ReadTemplateVariables(&fields, &chat_options);
   if (const auto limit = fields.Integer("max_output_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));
-  fields.Ignore({"parallel_tool_calls", "reasoning", "prompt_cache_options"});
+  ToolUse tools = ReadTools(&fields, /*flat=*/true);
+  fields.Ignore({"reasoning", "prompt_cache_options"});
   const json* input = fields.Any("input");
   if (input == nullptr)
     fields.Fail("input", "expected a string or an array of messages, found none");
   PS_RETURN_IF_ERROR(fields.Finish());
-  response.id.digest = DigestOf(instructions);
+  response.id.digest = DigestOf(instructions, tools);
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> turn,
                       ToTurn(*input, previous.empty() ? instructions : ""));
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   if (!previous.empty()) {
     PS_ASSIGN_OR_RETURN(response.previous, ParseResponseId(previous, "previous_response_id"));
-    if (!instructions.empty() && response.id.digest != response.previous.digest) {
+    if (!response.id.digest.empty() && response.id.digest != response.previous.digest) {
       return InvalidArgument(
+          tools.list.empty() ? "" : "tools and ",
           "instructions: expected those of the conversation that previous_response_id continues, "
           "or "
           "none, found others: the state of the conversation holds them; send the whole "
@@ -194,12 +248,16 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
                                 "; send the whole conversation as input");
     }
   }
+  response.echo = Echo(body, response.store, tools);
+  chat_options.tools = std::move(tools.list);
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       previous.empty() ? chat_template->Encode(turn, chat_options)
                                        : chat_template->EncodeTurn(turn, chat_options));
   SetChatPrompt(ids, &request);
+  if (tools.choice != ToolUse::Choice::kNone) {
+    PS_ASSIGN_OR_RETURN(options.tools, BindTools(tools, model, &request));
+  }
   response.turn_end = chat_template->turn_end();
-  response.echo = Echo(body, response.store);
   return response;
 }
 

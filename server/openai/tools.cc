@@ -44,7 +44,21 @@ Result<ordered_json> ParametersOf(const ordered_json& function, const std::strin
   return schema;
 }
 
-Result<Tool> ToTool(const ordered_json& object, const std::string& field) {
+// A tool of the Responses API as one of chat completions.
+ordered_json Nested(const ordered_json& tool) {
+  if (!tool.is_object() || tool.contains("function")) return tool;
+  ordered_json nested, function = ordered_json::object();
+  for (const auto& [name, value] : tool.items()) {
+    if (name != "type") function[name] = value;
+  }
+  nested["type"] = tool.contains("type") ? tool["type"] : ordered_json();
+  nested["function"] = std::move(function);
+  return nested;
+}
+
+// `inner`: the field of the function.
+Result<Tool> ToTool(const ordered_json& object, const std::string& field,
+                    const std::string& inner) {
   if (!object.is_object())
     return InvalidArgument(field, ": expected an object, found ", JsonTypeName(json(object)));
   const ordered_json* const type = MemberOf(object, "type");
@@ -52,7 +66,6 @@ Result<Tool> ToTool(const ordered_json& object, const std::string& field) {
     return InvalidArgument(field, ".type: expected function, found ",
                            type == nullptr ? "none" : Abbreviate(JsonText(*type)));
   const ordered_json* const function = MemberOf(object, "function");
-  const std::string inner = field + ".function";
   if (function == nullptr || !function->is_object())
     return InvalidArgument(inner, ": expected an object, found ",
                            function == nullptr ? "none" : JsonTypeName(json(*function)));
@@ -86,37 +99,38 @@ Result<ordered_json> ListOf(const json& tools) {
   return ParseJson<ordered_json>({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
-Status ReadList(const json& tools, ToolUse* use) {
+Status ReadList(const json& tools, bool flat, ToolUse* use) {
   PS_ASSIGN_OR_RETURN(use->list, ListOf(tools));
   if (use->list.size() > kMaxTools)
     return InvalidArgument("tools: expected at most ", kMaxTools, " tools, found ",
                            use->list.size());
   std::set<std::string> names;
   for (size_t i = 0; i < use->list.size(); ++i) {
-    const std::string field = StrCat("tools[", i, "]");
-    PS_ASSIGN_OR_RETURN(Tool tool, ToTool(use->list[i], field));
+    const std::string field = StrCat("tools[", i, "]"), inner = field + (flat ? "" : ".function");
+    if (flat) use->list[i] = Nested(use->list[i]);
+    PS_ASSIGN_OR_RETURN(Tool tool, ToTool(use->list[i], field, inner));
     if (!names.insert(tool.name).second)
-      return InvalidArgument(field, ".function.name: expected each name once, found \"", tool.name,
+      return InvalidArgument(inner, ".name: expected each name once, found \"", tool.name,
                              "\" twice");
     use->callable.push_back(std::move(tool));
   }
   return Status();
 }
 
-Status ReadChoice(const json& choice, ToolUse* use) {
+Status ReadChoice(const json& choice, bool flat, ToolUse* use) {
   if (choice == "none" || choice == "auto" || choice == "required") {
     use->choice = choice == "none"   ? Choice::kNone
                   : choice == "auto" ? Choice::kAuto
                                      : Choice::kRequired;
   } else if (choice.is_object() && choice.value("type", json()) == "function") {
-    const json::json_pointer at("/function/name");
+    const json::json_pointer at(flat ? "/name" : "/function/name");
     const json name = choice.contains(at) ? choice.at(at) : json();
     const auto found = std::find_if(use->callable.begin(), use->callable.end(),
                                     [&](const Tool& tool) { return name == tool.name; });
     if (found == use->callable.end())
-      return InvalidArgument(
-          "tool_choice.function.name: expected the name of a tool of the request, found ",
-          Abbreviate(JsonText(name)));
+      return InvalidArgument("tool_choice", flat ? "" : ".function",
+                             ".name: expected the name of a tool of the request, found ",
+                             Abbreviate(JsonText(name)));
     use->choice = Choice::kRequired;
     use->parallel = false;
     use->callable = {Tool(*found)};
@@ -228,15 +242,15 @@ void SetTag(std::string tag, v1::CompleteRequest* request) {
 
 }  // namespace
 
-ToolUse ReadTools(JsonFields* fields) {
+ToolUse ReadTools(JsonFields* fields, bool flat) {
   ToolUse use;
   if (const json* const tools = fields->Any("tools")) {
-    fields->Merge(ReadList(*tools, &use));
+    fields->Merge(ReadList(*tools, flat, &use));
     use.choice = use.callable.empty() ? Choice::kNone : Choice::kAuto;
   }
   use.parallel = fields->Bool("parallel_tool_calls").value_or(true);
   if (const json* const choice = fields->Any("tool_choice"))
-    fields->Merge(ReadChoice(*choice, &use));
+    fields->Merge(ReadChoice(*choice, flat, &use));
   if (use.callable.empty()) use.choice = Choice::kNone;
   return use;
 }
@@ -295,6 +309,13 @@ Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
   return parsing;
 }
 
+Result<ordered_json> ToArguments(const std::string& text) {
+  if (text.empty()) return ordered_json::object();
+  PS_ASSIGN_OR_RETURN(ordered_json arguments, ParseJson<ordered_json>(text));
+  if (arguments.is_object()) return arguments;
+  return InvalidArgument("expected a JSON object in a string, found another value");
+}
+
 Result<ordered_json> ToToolCalls(const json& calls, const std::string& field) {
   if (!calls.is_array())
     return InvalidArgument(field, ": expected an array, found ", JsonTypeName(calls));
@@ -319,15 +340,10 @@ Result<ordered_json> ToToolCalls(const json& calls, const std::string& field) {
     const json* const given = function.Any("arguments");
     if (given != nullptr && given->is_object()) {
       arguments = *given;
-    } else if (const auto text = function.String("arguments"); text.has_value() && !text->empty()) {
-      auto parsed = ParseJson<ordered_json>(*text);
-      if (!parsed.ok()) {
-        function.Fail("arguments", parsed.status().message());
-      } else if (!parsed->is_object()) {
-        function.Fail("arguments", "expected a JSON object in a string, found another value");
-      } else {
-        arguments = *std::move(parsed);
-      }
+    } else if (const auto text = function.String("arguments")) {
+      auto parsed = ToArguments(*text);
+      if (!parsed.ok()) function.Fail("arguments", parsed.status().message());
+      if (parsed.ok()) arguments = *std::move(parsed);
     }
     PS_RETURN_IF_ERROR(function.Finish());
     ordered_json one;

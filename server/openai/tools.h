@@ -34,7 +34,8 @@ struct ToolUse {
 
 // Reads tools, tool_choice and parallel_tool_calls of a body of ParseCompletionBody. With the choice none the
 // template gets the tools all the same, so that the prompts of a conversation begin alike.
-ToolUse ReadTools(JsonFields* fields);
+// `flat`: the members of a function are those of its tool and of its choice, as the Responses API has them.
+ToolUse ReadTools(JsonFields* fields, bool flat = false);
 
 // Binds the output of `request`, which has its prompt, to calls in the form of the model: from the first token
 // for kRequired; for kAuto from the mark of the form on where it has one that is text. A response format beside
@@ -46,6 +47,9 @@ Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
 // The calls of an assistant's message as templates take them: arguments that are objects, in the order of
 // their members. `field`: for errors.
 Result<nlohmann::ordered_json> ToToolCalls(const nlohmann::json& calls, const std::string& field);
+
+// The arguments of a call, a JSON object in a string; empty: no arguments.
+Result<nlohmann::ordered_json> ToArguments(const std::string& text);
 
 // A new id of a call.
 std::string NewCallId(ToolForm form);

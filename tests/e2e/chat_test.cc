@@ -359,7 +359,7 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   expect(chat, with("functions", {{{"name", "f"}}}), "is `tools`", "functions");
   expect(chat, with("tool_choice", "required"), "expected tools beside it", "tool_choice");
   expect(chat, with("tools", Tools()), "one that does not", "tools");
-  expect(responses, {{"input", "x"}, {"tools", Tools()}}, "calls no tools", "tools");
+  expect(responses, {{"input", "x"}, {"tools", Tools()}}, "one that does not", "tools");
   expect(chat, with("response_format", {{"type", "xml"}}), "found \"xml\"", "response_format.type");
   expect(chat, with("top_logprobs", 2), "\"logprobs\": true", "top_logprobs");
   expect(chat, with("frob", 2), "unknown", "frob");
@@ -367,8 +367,9 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   both["add_generation_prompt"] = true;
   expect(chat, both, "\"add_generation_prompt\": false", "continue_final_message");
   expect(responses, json::object(), "expected a string or an array", "input");
-  expect(responses, {{"input", {{{"type", "function_call_output"}}}}}, "expected message",
-         "input[0].type");
+  expect(responses, {{"input", {{{"type", "function_call_output"}}}}},
+         "expected a string, found none", "input[0].output");
+  expect(responses, {{"input", {{{"type", "reasoning"}}}}}, "expected message", "input[0].type");
   expect(responses, {{"input", "x"}, {"previous_response_id", "resp_1"}, {"instructions", "y"}},
          "expected those of the conversation", "instructions");
   expect(responses, {{"input", "x"}, {"include", {"message.output_text.logprobs"}}},
@@ -466,6 +467,77 @@ TEST_F(ChatWithTools, AStreamHasThePartsOfAWholeAnswer) {
   EXPECT_EQ(arguments, whole.at("tool_calls").at(0).at("function").at("arguments"));
   call["function"]["arguments"] = arguments;
   CheckCall(call);
+}
+
+// The same over /v1/responses: items of calls, their results as input, and the conversation in the state.
+TEST_F(ChatWithTools, Responses) {
+  json tool = Tools().at(0).at("function");
+  tool["type"] = "function";
+  json body = {{"input", "Weather?"},
+               {"tools", json::array({tool})},
+               {"tool_choice", {{"type", "function"}, {"name", "get_weather"}}},
+               {"seed", 3},
+               {"max_output_tokens", 300}};
+  const auto post = [&] { return Http(server_->http_address(), "/v1/responses", body.dump()); };
+  const HttpAnswer answer = post();
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const json whole = json::parse(answer.body);
+  EXPECT_EQ(whole.at("status"), "completed");
+  EXPECT_EQ(whole.at("tools"), json::array({tool}));
+  ASSERT_EQ(whole.at("output").size(), 1u) << whole;
+  const json call = whole.at("output").at(0);
+  EXPECT_EQ(call.at("type"), "function_call");
+  EXPECT_EQ(call.at("status"), "completed");
+  CheckCall({{"type", "function"},
+             {"id", call.at("call_id")},
+             {"function", {{"name", call.at("name")}, {"arguments", call.at("arguments")}}}});
+
+  body["stream"] = true;
+  std::vector<std::string> names;
+  std::string arguments;
+  json done, last;
+  for (const Event& event : Events(post().body)) {
+    if (names.empty() || names.back() != event.name) names.push_back(event.name);
+    if (event.name == "response.function_call_arguments.delta")
+      arguments += event.data.at("delta").get<std::string>();
+    if (event.name == "response.output_item.done") done = event.data.at("item");
+    last = event.data;
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "response.created", "response.in_progress", "response.output_item.added",
+                "response.function_call_arguments.delta", "response.function_call_arguments.done",
+                "response.output_item.done", "response.completed"}));
+  EXPECT_EQ(arguments, call.at("arguments"));
+  EXPECT_EQ(done.at("arguments"), arguments);
+  EXPECT_EQ(last.at("response").at("output"), json::array({done}));
+
+  // The result, once in the whole conversation, once after the state of the response.
+  body.erase("stream");
+  body["tool_choice"] = "none";
+  body["max_output_tokens"] = 8;
+  const json result = {
+      {"type", "function_call_output"}, {"call_id", call.at("call_id")}, {"output", "sunny"}};
+  body["input"] = json::array({Messages("Weather?").at(0), call, result});
+  const HttpAnswer resent = post();
+  ASSERT_EQ(resent.status, 200) << resent.body;
+  EXPECT_EQ(json::parse(resent.body).at("output").at(0).at("type"), "message");
+  body["input"] = json::array({result});
+  body["previous_response_id"] = whole.at("id");
+  const HttpAnswer continued = post();
+  ASSERT_EQ(continued.status, 200) << continued.body;
+  EXPECT_GT(json::parse(continued.body)
+                .at("usage")
+                .at("input_tokens_details")
+                .at("cached_tokens")
+                .get<int>(),
+            0);
+  // Other tools than those that the state holds.
+  body["tools"][0]["name"] = "other";
+  const HttpAnswer other = post();
+  EXPECT_EQ(other.status, 400);
+  EXPECT_NE(other.body.find("tools and instructions: expected those"), std::string::npos)
+      << other.body;
 }
 
 // A turn after the result of a tool, and a model that calls nothing.

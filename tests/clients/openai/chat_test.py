@@ -155,6 +155,13 @@ class ChatClient(unittest.TestCase):
             final = stream.get_final_completion().choices[0]
         self.assertEqual(final.finish_reason, "tool_calls")
         self.assertEqual(final.message.tool_calls[0].function.arguments, call.function.arguments)
+        tool = {"type": "function", "name": "get_weather", "parameters": schema, "strict": True}
+        named = {"type": "function", "name": "get_weather"}
+        asked_response = RESPONSE | {"tools": [tool], "tool_choice": named, "max_output_tokens": 200}
+        (item,) = self.client.responses.create(**asked_response).output
+        self.assertEqual((item.type, item.name, item.arguments), ("function_call", "get_weather", call.function.arguments))
+        with self.client.responses.stream(**asked_response) as stream:
+            self.assertEqual(stream.get_final_response().output[0].arguments, item.arguments)
         # The result of the tool follows.
         messages = CHAT["messages"] + [
             choice.message.model_dump(exclude_none=True) | {"content": "It calls."},
@@ -168,7 +175,7 @@ class ChatClient(unittest.TestCase):
         tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
         with self.assertRaisesRegex(openai.BadRequestError, "chat template that writes the tools"):
             chat.create(**CHAT, tools=tools)
-        with self.assertRaisesRegex(openai.BadRequestError, "calls no tools"):
+        with self.assertRaisesRegex(openai.BadRequestError, "chat template that writes the tools"):
             responses.create(**RESPONSE, tools=[{"type": "function", "name": "f", "parameters": {}, "strict": True}])
         with self.assertRaisesRegex(openai.BadRequestError, "found \"xml\""):
             chat.create(**CHAT, response_format={"type": "xml"})
