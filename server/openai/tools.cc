@@ -91,12 +91,17 @@ Result<Tool> ToTool(const ordered_json& object, const std::string& field,
 
 // ParseCompletionBody makes binary of tools, in which the order of members is that of the request.
 Result<ordered_json> ListOf(const json& tools) {
-  if (!tools.is_binary()) {
-    if (tools.is_array() && tools.empty()) return ordered_json(nullptr);
-    return InvalidArgument("tools: expected an array, found ", JsonTypeName(tools));
+  ordered_json list;
+  if (tools.is_binary()) {
+    const auto& bytes = tools.get_binary();
+    PS_ASSIGN_OR_RETURN(
+        list, ParseJson<ordered_json>({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  } else {
+    list = tools;
   }
-  const auto& bytes = tools.get_binary();
-  return ParseJson<ordered_json>({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (!list.is_array())
+    return InvalidArgument("tools: expected an array, found ", JsonTypeName(json(list)));
+  return list.empty() ? ordered_json(nullptr) : list;
 }
 
 Status ReadList(const json& tools, bool flat, ToolUse* use) {
@@ -262,13 +267,11 @@ Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
     if (!model.chat_template->takes_tools())
       return FailedPrecondition(
           "tools: expected a chat template that writes the tools, found one that does not: the "
-          "model would "
-          "not know them (--chat-template); tool_choice required and a named tool are accepted");
+          "model would not know them (--chat-template); required and a named tool are accepted");
     if (!model.tool_form)
       return FailedPrecondition(
           "tools: expected a chat template with a form of calls that the server reads, found "
-          "another "
-          "(--tool-format)");
+          "another (--tool-format)");
   }
   ToolParsing parsing;
   parsing.form = model.tool_form.value_or(ToolForm::kJson);

@@ -1,5 +1,6 @@
 #include "server/openai/tools.h"
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <iterator>
@@ -237,6 +238,7 @@ class ToolGrammars : public Tools {
         if ((**mask)[static_cast<size_t>(id / 32)] >> (id % 32) & 1) allowed.push_back(id);
       }
       const bool ends = std::ranges::count(allowed, tokenizer_->eos_id()) > 0 && random() % 3 == 0;
+      if (!ends && allowed.size() > 1) std::erase(allowed, tokenizer_->eos_id());
       const int32_t token = ends ? tokenizer_->eos_id() : allowed[random() % allowed.size()];
       if (token == tokenizer_->eos_id()) return text;
       text += tokenizer_->PieceBytes(token);
@@ -433,8 +435,11 @@ class ChatAnswers : public ::testing::Test {
       const std::string event = form->Piece(0, &answer);
       if (!event.empty()) events.push_back(json::parse(event.substr(6)));
     };
-    for (size_t at = 0; at < text.size(); at += size) {
-      answer.choices[0].text += text.substr(at, size);
+    for (size_t at = 0, end = 0; at < text.size(); at = end) {
+      end = std::min(at + size, text.size());
+      // Whole characters, as the engine sends them.
+      while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) ++end;
+      answer.choices[0].text += text.substr(at, end - at);
       send();
     }
     answer.choices[0].finish_reason = reason;
