@@ -60,7 +60,9 @@ ChatOptions ReadChatOptions(JsonFields* fields) {
 
 void RefuseOtherThanText(JsonFields* fields) {
   Refuse(fields, {"functions"}, "the field of tools is `tools`");
-  RefuseToolChoice(fields, "function_call");
+  const json* choice = fields->Any("function_call");
+  if (choice != nullptr && *choice != "none" && *choice != "auto")
+    fields->Fail("function_call", "expected none: the field of tools is `tools`");
   Refuse(fields, {"audio", "prediction", "web_search_options"}, "the model generates text only");
   const json* modalities = fields->Any("modalities");
   if (modalities != nullptr && *modalities != json::array({"text"}))
@@ -143,12 +145,6 @@ void ReadTemplateVariables(JsonFields* fields, ChatOptions* options) {
   } else if (const json* variables = fields->Object("chat_template_kwargs")) {
     options->variables = *variables;
   }
-}
-
-void RefuseToolChoice(JsonFields* fields, const char* name) {
-  const json* choice = fields->Any(name);
-  if (choice != nullptr && *choice != "none" && *choice != "auto")
-    fields->Fail(name, "expected none: the server calls no tools");
 }
 
 void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request) {

@@ -33,8 +33,6 @@ Result<ChatMessage> ToChatMessage(const nlohmann::json& object, const std::strin
 
 // Reads chat_template_kwargs into ChatOptions::variables.
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options);
-// Fails for a choice of tools other than none and auto.
-void RefuseToolChoice(JsonFields* fields, const char* name);
 void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request);
 
 // Fails for each of the fields that is present, and neither false nor empty.

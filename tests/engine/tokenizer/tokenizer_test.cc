@@ -231,6 +231,20 @@ TEST_F(TokenizerTest, StreamOfRandomIds) {
   }
 }
 
+TEST_F(TokenizerTest, ControlPiecesAreTextWhereTheyAreAskedFor) {
+  std::vector<int32_t> ids = Encode("the end");
+  ids.insert(ids.begin(), tokenizer_->bos_id());
+  ids.push_back(tokenizer_->eos_id());
+  const auto stream = [&](bool skip_control) {
+    IncrementalDecoder decoder(tokenizer_.get(), /*continued=*/true, skip_control);
+    std::string text;
+    for (const int32_t id : ids) text += decoder.Append(id);
+    return text + decoder.Finish();
+  };
+  EXPECT_EQ(stream(true), " the end");
+  EXPECT_EQ(stream(false), "<s> the end</s>");
+}
+
 TEST_F(TokenizerTest, ContinuedTextKeepsItsSpace) {
   const std::vector<int32_t> ids = Encode("the end");
   EXPECT_EQ(Stream(ids), "the end");

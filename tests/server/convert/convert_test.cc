@@ -51,6 +51,7 @@ TEST_F(ConvertTest, UnsetFieldsTakeTheDocumentedDefaults) {
   EXPECT_FALSE(params->max_tokens.has_value());
   EXPECT_FALSE(params->logprobs.has_value());
   EXPECT_FALSE(params->ignore_eos || params->echo || params->include_stop_in_output);
+  EXPECT_TRUE(params->skip_special_tokens);
 }
 
 TEST_F(ConvertTest, CacheOptions) {
@@ -95,6 +96,7 @@ TEST_F(ConvertTest, EveryFieldArrives) {
   request.add_stop_token_ids(9);
   request.set_ignore_eos(true);
   request.set_include_stop_in_output(true);
+  request.set_skip_special_tokens(false);
   request.set_logprobs(0);
   request.set_echo(true);
   request.set_n(1);
@@ -116,6 +118,7 @@ TEST_F(ConvertTest, EveryFieldArrives) {
   EXPECT_EQ(params->stop_token_ids, std::vector<int32_t>{9});
   EXPECT_EQ(params->logprobs, 0);
   EXPECT_TRUE(params->ignore_eos && params->echo && params->include_stop_in_output);
+  EXPECT_FALSE(params->skip_special_tokens);
   EXPECT_EQ(params->n, 1);
   EXPECT_EQ(params->best_of, 1);
   EXPECT_EQ(params->draft_tokens, 9);

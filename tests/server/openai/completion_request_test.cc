@@ -38,7 +38,7 @@ TEST(CompletionRequest, EveryParameterArrives) {
       "n": 2, "best_of": 3, "logprobs": 5, "echo": true, "stop": ["a", "b"], "stop_token_ids": [9], "seed": -1,
       "presence_penalty": 1, "frequency_penalty": -1.5, "repetition_penalty": 2, "logit_bias": {"8": -100},
       "stream": true, "stream_options": {"include_usage": true}, "ignore_eos": true, "user": "someone",
-      "include_stop_str_in_output": true, "priority": -2, "draft_tokens": 1, "session": "s",
+      "include_stop_str_in_output": true, "skip_special_tokens": false, "priority": -2, "draft_tokens": 1, "session": "s",
       "expected_position": 12, "cache": {"read": false, "write": true, "points": [1, 2]}, "suffix": null})");
   ASSERT_TRUE(job.ok()) << job.status().ToString();
   ASSERT_EQ(job->calls(), 2u);
@@ -63,6 +63,7 @@ TEST(CompletionRequest, EveryParameterArrives) {
   EXPECT_EQ(request.stop_token_ids(0), 9);
   EXPECT_TRUE(request.ignore_eos());
   EXPECT_TRUE(request.include_stop_in_output());
+  EXPECT_TRUE(request.has_skip_special_tokens() && !request.skip_special_tokens());
   EXPECT_EQ(request.priority(), -2);
   EXPECT_EQ(request.draft_tokens(), 1);
   EXPECT_EQ(request.session(), "s");

@@ -17,7 +17,9 @@
 #include "server/convert/convert.h"
 #include "server/openai/answer_form.h"
 #include "server/openai/chat_request.h"
+#include "server/openai/responses_form.h"
 #include "server/openai/structured_output.h"
+#include "tests/server/rpc/fake_tokenizer.h"
 #include "tests/testing/environment.h"
 
 namespace polysketch {
@@ -214,6 +216,36 @@ TEST_F(Tools, TextsAreThoseOfJinja) {
       }
     }
   }
+}
+
+// A vocabulary in which the mark of the form is a control piece.
+class MarkedTokenizer final : public testing::FakeTokenizer {
+ public:
+  static constexpr int32_t kMark = 256;
+  MarkedTokenizer() { SetControlPieces({{.text = "[TOOL_CALLS]", .id = kMark}}); }
+};
+
+TEST_F(Tools, AMarkThatIsAControlPiece) {
+  const MarkedTokenizer tokenizer;
+  auto made = ChatTemplate::Make({.text = "{{ tools | tojson }}", .pieces = {}}, &tokenizer, false);
+  ASSERT_TRUE(made.ok());
+  model_.chat_template = made->get();
+  model_.rules.tokenizer = &tokenizer;
+  model_.tool_form = ToolForm::kMistral;
+  // No grammar writes it: it ends the prompt of calls that must be, and comes as text with auto.
+  const auto required = Job(WithTools("\"tool_choice\": \"required\""));
+  ASSERT_TRUE(required.ok()) << required.status().ToString();
+  const auto& ids = required->common.prompt().tokens().ids();
+  EXPECT_EQ(ids[ids.size() - 1], MarkedTokenizer::kMark);
+  EXPECT_TRUE(required->options.tools->unmarked);
+  EXPECT_THAT(required->common.structured_output().structural_tag(),
+              ::testing::Not(HasSubstr("TOOL_CALLS")));
+  const auto automatic = Job(WithTools());
+  ASSERT_TRUE(automatic.ok()) << automatic.status().ToString();
+  EXPECT_FALSE(automatic->options.tools->unmarked);
+  EXPECT_FALSE(automatic->common.has_structured_output());
+  EXPECT_TRUE(automatic->common.has_skip_special_tokens() &&
+              !automatic->common.skip_special_tokens());
 }
 
 // Samples of the grammar, read as the output of a model is.
@@ -521,6 +553,71 @@ TEST_F(ChatAnswers, CallsOfAStream) {
   const std::vector<json> cut =
       Stream("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\"", 5, "length");
   EXPECT_EQ(cut.back().at("choices").at(0).at("finish_reason"), "length");
+}
+
+// Items of /v1/responses: text, a call, and a call that breaks.
+TEST(ResponseItems, AreThoseOfTheOutput) {
+  const std::string output =
+      "Wait. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call> then "
+      "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1,}}";
+  const auto form = [] {
+    return NewResponseForm("resp_r", "{\"store\":true}", {.request_id = "r", .model = "m"},
+                           ToolParsing{.form = ToolForm::kHermes, .names = {"f"}});
+  };
+  const auto items = [](const json& response) {
+    std::string shown;
+    for (const json& item : response.at("output")) {
+      shown += StrCat(shown.empty() ? "" : "|", item.at("status").get<std::string>(), " ");
+      shown += item.at("type") == "message" ? item.at("content").at(0).at("text").get<std::string>()
+                                            : StrCat(item.at("name").get<std::string>(),
+                                                     item.at("arguments").get<std::string>());
+    }
+    return shown;
+  };
+  Answer answer;
+  answer.choices.resize(1);
+  answer.choices[0].text = output;
+  answer.choices[0].finish_reason = "stop";
+  // A whole response has a broken call as text.
+  const json whole = json::parse(form()->Whole(&answer));
+  EXPECT_EQ(items(whole),
+            "completed Wait.|completed f{\"x\": 1}|completed  then <tool_call>{\"name\": \"f\", "
+            "\"arguments\": {\"x\": 1,}}");
+  EXPECT_EQ(whole.at("output").at(0).at("id"), "msg_r");
+  EXPECT_EQ(whole.at("output").at(1).at("id"), "fc_r_1");
+
+  const auto stream = form();
+  answer = {};
+  answer.choices.resize(1);
+  std::string events = stream->Begin();
+  for (size_t at = 0; at < output.size(); at += 3) {
+    answer.choices[0].text = output.substr(at, 3);
+    events += stream->Piece(0, &answer);
+  }
+  answer.choices[0].finish_reason = "stop";
+  events += stream->Piece(0, &answer) + stream->End(answer);
+  int64_t sequence = 0;
+  std::string last, open;
+  for (size_t at = events.find("data: "); at != std::string::npos;
+       at = events.find("data: ", at + 1)) {
+    last = events.substr(at + 6, events.find('\n', at) - at - 6);
+    const json event = json::parse(last);
+    EXPECT_EQ(event.at("sequence_number"), sequence++);
+    // An item begins when the one before it has ended.
+    if (event.at("type") == "response.output_item.added") {
+      EXPECT_EQ(open, "");
+      open = event.at("item").at("id");
+    } else if (event.contains("item_id")) {
+      EXPECT_EQ(event.at("item_id"), open);
+    } else if (event.at("type") == "response.output_item.done") {
+      EXPECT_EQ(event.at("item").at("id"), open);
+      open = "";
+    }
+  }
+  EXPECT_EQ(
+      items(json::parse(last).at("response")),
+      "completed Wait.|completed f{\"x\": 1}|completed  then|incomplete f{\"x\": 1,|completed "
+      " <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1,}}");
 }
 
 TEST(CallIds, HaveTheLengthOfTheForm) {
