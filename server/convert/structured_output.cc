@@ -47,7 +47,8 @@ Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output) {
       break;
   }
   return InvalidArgument(
-      "structured_output: expected json_schema, json_object, regex, ebnf, choice or structural_tag, "
+      "structured_output: expected json_schema, json_object, regex, ebnf, choice or "
+      "structural_tag, "
       "found none");
 }
 
