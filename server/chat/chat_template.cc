@@ -182,16 +182,18 @@ Result<MarkedText> ChatTemplate::Render(const std::vector<ChatMessage>& messages
   for (const auto& [name, piece] : source_.pieces)
     variables.Set(name, Value::TemplateString(piece));
   variables.Set("documents", Value::NoneValue());
-  PS_ASSIGN_OR_RETURN(Value tools, Value::FromJson(options.tools));
-  variables.Set("tools", std::move(tools));
+  Result<Value> tools = Value::FromJson(options.tools);
+  if (!tools.ok()) return tools.status().WithMessage(StrCat("tools: ", tools.status().message()));
+  variables.Set("tools", *std::move(tools));
   if (options.variables.is_object()) {
     for (const auto& [name, variable] : options.variables.items()) {
       PS_ASSIGN_OR_RETURN(Value value, Value::FromJson(variable));
       variables.Set(name, std::move(value));
     }
   }
-  PS_ASSIGN_OR_RETURN(Value list, MessagesValue(messages));
-  variables.Set("messages", std::move(list));
+  Result<Value> list = MessagesValue(messages);
+  if (!list.ok()) return list.status().WithMessage(StrCat("messages: ", list.status().message()));
+  variables.Set("messages", *std::move(list));
   variables.Set("add_generation_prompt", Value::Bool(options.add_generation_prompt));
   Result<MarkedText> text = chat::Render(block_, variables, options.hold);
   if (text.status().code() == Code::kResourceExhausted) return text;  // no fault of the template

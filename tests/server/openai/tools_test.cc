@@ -116,6 +116,10 @@ TEST_F(Tools, ErrorsNameTheField) {
   EXPECT_THAT(ErrorOf(WithTools(R"("tool_choice": "required", "guided_regex": "a")")),
               HasSubstr("constraint of the output"));
   EXPECT_THAT(ErrorOf(WithTools(R"("guided_regex": "a")")), HasSubstr("response_format"));
+  // What the template could not hold.
+  EXPECT_THAT(ErrorOf(function(R"("name": "f", "parameters": {"x": )" + std::string(70, '[') +
+                               std::string(70, ']') + "}")),
+              StartsWith("tools: expected values that nest 64 deep"));
   std::string many;
   for (size_t i = 0; i <= kMaxTools; ++i)
     many += StrCat(i > 0 ? "," : "", R"({"type": "function", "function": {"name": "f)", i, "\"}}");
