@@ -29,14 +29,13 @@ class Reader {
     PythonCall call;
     SkipSpace();
     while (IsInToolName(Peek())) call.name += text_[at_++];
-    call.arguments = "{";
     if (call.name.empty() || !Skip('(')) return std::nullopt;
     if (SkipWord("**")) {
-      call.arguments.clear();
       if (PeekAfterSpace() != '{' || !Value(&call.arguments, 0)) return std::nullopt;
       (void)Skip(',');
       return Skip(')') && End() ? std::optional(call) : std::nullopt;
     }
+    call.arguments += '{';
     std::set<std::string> names;
     while (!Skip(')')) {
       std::string name;
@@ -170,7 +169,7 @@ class Reader {
     if (!point && exponent.empty() && zeros > 0 && zeros < whole.size()) return false;
     whole.erase(0, zeros);
     *out += number + (whole.empty() ? "0" : whole);
-    if (point) *out += "." + (fraction.empty() ? "0" : fraction);
+    if (point) *out += StrCat(".", fraction.empty() ? "0" : fraction);
     *out += exponent;
     return true;
   }
