@@ -179,7 +179,8 @@ Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& fold
   }
   PS_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(folder, progress));
   auto weights = std::make_unique<ModelWeights>();
-  WeightReader reader(&checkpoint, backend, options.weights, vocabulary, weights.get());
+  const bool rotate = options.rotate_residual.value_or(options.weights == DataType::kQ8);
+  WeightReader reader(&checkpoint, backend, options.weights, vocabulary, rotate, weights.get());
   PS_RETURN_IF_ERROR(definition.read_weights(&reader, weights.get()));
   const auto workspace = static_cast<size_t>(options.max_step_tokens * Workspace::Width(spec));
   if (backend->host_memory() && !MemoryFits(workspace * sizeof(float))) {
@@ -382,12 +383,21 @@ void DecoderModel::AffineFeatures(const AttentionSpec& attention, const LayerWei
 }
 
 void DecoderModel::NormOutputRows(std::span<const int64_t> rows, float* out) {
-  const int D = spec_.frame.width;
   const auto next = [&](size_t i) { return rows[i] == rows[i - 1] + 1; };
   ForRuns(rows.size(), next, [&](size_t first, size_t end) {
-    backend_->Norm(space_->x + rows[first] * D, static_cast<int64_t>(end - first), D,
-                   weights_->final_norm, out + static_cast<int64_t>(first) * D);
+    FinalNorm(rows[first], static_cast<int64_t>(end - first),
+              out + static_cast<int64_t>(first) * spec_.frame.width);
   });
+}
+
+void DecoderModel::FinalNorm(int64_t first, int64_t count, float* out) {
+  const int D = spec_.frame.width;
+  float* x = space_->x + first * D;
+  const Matrix* rotation = weights_->final_rotation;
+  // The residual stream ends here, so that its memory holds what is rotated.
+  backend_->Norm(x, count, D, weights_->final_norm, rotation == nullptr ? out : x);
+  if (rotation == nullptr) return;
+  backend_->MatMul(x, count, *rotation, nullptr, /*accumulate=*/false, out);
 }
 
 void DecoderModel::ProjectToVocabulary(const float* hidden, int64_t rows, float* logits) {
@@ -458,7 +468,7 @@ void DecoderModel::Reserve(int sequences, size_t growing) {
         const auto end = attention_.begin() + static_cast<ptrdiff_t>(i);
         if (std::find(attention_.begin(), end, attention_[i]) == end) Layer(static_cast<int>(i));
       }
-      backend_->Norm(space_->x, rows, spec_.frame.width, weights_->final_norm, space_->normed);
+      FinalNorm(0, rows, space_->normed);
       ProjectToVocabulary(space_->normed, std::min(kRows, rows), logits);
       backend_->LogSumExp(logits, 1, vocab_size(), staged_input_.data());
     }

@@ -25,6 +25,9 @@ struct LoadOptions {
   std::optional<DataType> weights;
   // Unset: kF32 for a model whose embedding is packed as float32, kBf16 for other models.
   std::optional<StateFormat> state_format;
+  // Whether the weights are changed so that the residual stream is rotated (residual_rotation.h), where
+  // the model's format can: the same function but for roundings. Unset: with kQ8, which gains most.
+  std::optional<bool> rotate_residual;
   int max_step_tokens = 512;
   // Tokens of the tokenizer; 0: as many as the embedding has rows. If the format pads its vocabulary, the
   // rows after them are not loaded: padding has no logits.
@@ -101,6 +104,8 @@ class DecoderModel final : public LanguageModel {
                       int64_t rows);
   // The final norm of `rows`, ascending, to out [rows, D].
   void NormOutputRows(std::span<const int64_t> rows, float* out);
+  // The final norm of rows [first, first + count) to out [count, D].
+  void FinalNorm(int64_t first, int64_t count, float* out);
   // logits [rows, vocab_size] of hidden rows, both in the backend's memory.
   void ProjectToVocabulary(const float* hidden, int64_t rows, float* logits);
 

@@ -1,29 +1,42 @@
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/model/llama_weights.h"
+#include "engine/model/residual_rotation.h"
 
 namespace polysketch {
 namespace {
 
 using Rows = WeightReader::Rows;
+using Edit = WeightReader::Edit;
 
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
 constexpr char kOutputMatrix[] = "lm_head.weight";
 
 class LlamaReader {
  public:
   LlamaReader(const ModelSpec& spec, WeightReader* reader, ModelWeights* weights)
-      : spec_(spec), frame_(spec.frame), reader_(*reader), weights_(weights) {}
+      : spec_(spec), frame_(spec.frame), reader_(*reader), weights_(weights) {
+    if (reader_.rotate_residual()) rotation_.emplace(frame_.width);
+  }
 
   Status ReadAll() {
     const int64_t V = frame_.vocab_size, D = frame_.width;
     PS_ASSIGN_OR_RETURN(weights_->embedding,
-                        reader_.ReadVocabulary("model.embed_tokens.weight", V, D));
+                        reader_.ReadVocabulary(kEmbedding, V, D, OfReader({})));
+    PS_ASSIGN_OR_RETURN(const StreamNorm norm, NormOfStream("model.norm.weight"));
+    weights_->final_norm = norm.norm;
     weights_->output = weights_->embedding;
     if (!frame_.tied) {
-      PS_ASSIGN_OR_RETURN(weights_->output, reader_.ReadVocabulary(kOutputMatrix, V, D));
+      PS_ASSIGN_OR_RETURN(weights_->output,
+                          reader_.ReadVocabulary(kOutputMatrix, V, D, OfReader(norm.scale)));
+    } else if (rotation_) {
+      const size_t bytes = static_cast<size_t>(D * D) * sizeof(float);
+      PS_RETURN_IF_ERROR(WeightReader::CheckTemporaryMemory(kEmbedding, bytes));
+      weights_->final_rotation =
+          reader_.KeepMatrix(rotation_->Conjugate(norm.scale, reader_.pool()), D, D);
     }
-    PS_ASSIGN_OR_RETURN(weights_->final_norm, Norm("model.norm.weight", D));
     weights_->layers.resize(spec_.layers.size());
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       PS_RETURN_IF_ERROR(
@@ -42,8 +55,12 @@ class LlamaReader {
     const int64_t D = frame_.width, h = frame_.mlp_hidden, d = attention.head_dim;
     const int64_t q = attention.heads * d, kv = attention.key_heads() * d;
     const std::string attn = prefix + "self_attn.", mlp = prefix + "mlp.";
-    PS_ASSIGN_OR_RETURN(layer->attn_norm, Norm(prefix + "input_layernorm.weight", D));
-    PS_ASSIGN_OR_RETURN(layer->mlp.norm, Norm(prefix + "post_attention_layernorm.weight", D));
+    PS_ASSIGN_OR_RETURN(const StreamNorm attn_norm,
+                        NormOfStream(prefix + "input_layernorm.weight"));
+    PS_ASSIGN_OR_RETURN(const StreamNorm mlp_norm,
+                        NormOfStream(prefix + "post_attention_layernorm.weight"));
+    layer->attn_norm = attn_norm.norm;
+    layer->mlp.norm = mlp_norm.norm;
     layer->mlp.gate = frame_.gate;
 
     const auto qkv = [&](const char* what) {
@@ -51,13 +68,14 @@ class LlamaReader {
                                {StrCat(attn, "k_proj.", what), kv, d},
                                {StrCat(attn, "v_proj.", what), kv}};
     };
-    PS_ASSIGN_OR_RETURN(layer->qkv, reader_.ReadJoined(qkv("weight"), D));
+    PS_ASSIGN_OR_RETURN(layer->qkv,
+                        reader_.ReadJoined(qkv("weight"), D, OfReader(attn_norm.scale)));
     if (frame_.qkv_bias) {
       PS_ASSIGN_OR_RETURN(layer->qkv_bias, reader_.ReadJoinedVector(qkv("bias")));
     }
-    PS_ASSIGN_OR_RETURN(layer->out, Dense(attn + "o_proj.weight", q, D));
+    PS_ASSIGN_OR_RETURN(layer->out, Writer(attn + "o_proj.weight", q));
     if (frame_.out_bias) {
-      PS_ASSIGN_OR_RETURN(layer->out_bias, reader_.ReadVector(attn + "o_proj.bias", D));
+      PS_ASSIGN_OR_RETURN(layer->out_bias, BiasOfWriter(attn + "o_proj.bias"));
     }
     if (frame_.head_norms) {
       PS_ASSIGN_OR_RETURN(layer->q_norm, Norm(attn + "q_norm.weight", d, d));
@@ -68,17 +86,61 @@ class LlamaReader {
       return std::vector<Rows>{{StrCat(mlp, "up_proj.", what), h},
                                {StrCat(mlp, "gate_proj.", what), h}};
     };
-    PS_ASSIGN_OR_RETURN(layer->mlp.up, reader_.ReadJoined(up_and_gate("weight"), D));
-    PS_ASSIGN_OR_RETURN(layer->mlp.down, Dense(mlp + "down_proj.weight", h, D));
+    PS_ASSIGN_OR_RETURN(layer->mlp.up,
+                        reader_.ReadJoined(up_and_gate("weight"), D, OfReader(mlp_norm.scale)));
+    PS_ASSIGN_OR_RETURN(layer->mlp.down, Writer(mlp + "down_proj.weight", h));
     if (frame_.mlp_bias) {
       PS_ASSIGN_OR_RETURN(layer->mlp.up_bias, reader_.ReadJoinedVector(up_and_gate("bias")));
-      PS_ASSIGN_OR_RETURN(layer->mlp.down_bias, reader_.ReadVector(mlp + "down_proj.bias", D));
+      PS_ASSIGN_OR_RETURN(layer->mlp.down_bias, BiasOfWriter(mlp + "down_proj.bias"));
     }
     return Status();
   }
 
-  Result<const Matrix*> Dense(const std::string& name, int64_t in, int64_t out) {
-    return reader_.ReadMatrix(name, in, out, MatrixLayout::kOutIn, MatrixRole::kDense);
+  // A norm of the residual stream, and the scale that the matrices after it take over.
+  struct StreamNorm {
+    NormWeights norm;
+    std::vector<float> scale;  // empty: none; the norm has it
+  };
+  Result<StreamNorm> NormOfStream(const std::string& name) {
+    StreamNorm result;
+    if (rotation_) {
+      const int64_t shape[] = {frame_.width};
+      PS_ASSIGN_OR_RETURN(result.scale, reader_.ReadFloats(name, shape));
+      result.norm.kind = frame_.norm;
+      result.norm.epsilon = frame_.epsilon;
+      result.norm.scale = reader_.KeepVector(std::vector<float>(result.scale.size(), 1.0f));
+    } else {
+      PS_ASSIGN_OR_RETURN(result.norm, Norm(name, frame_.width));
+    }
+    return result;
+  }
+
+  // What the rotation changes in a matrix [out, D] that reads the residual stream, or a vocabulary of its
+  // rows. `scale` is used when the edit is.
+  Edit OfReader(std::span<const float> scale) const {
+    if (!rotation_) return {};
+    return [this, scale](std::span<float> matrix) {
+      rotation_->RotateRows(matrix, scale, reader_.pool());
+    };
+  }
+
+  // A matrix [in, D] that writes to the residual stream.
+  Result<const Matrix*> Writer(const std::string& name, int64_t in) {
+    const int64_t D = frame_.width;
+    if (!rotation_) {
+      return reader_.ReadMatrix(name, in, D, MatrixLayout::kOutIn, MatrixRole::kDense);
+    }
+    const Rows all[] = {{name, D}};
+    return reader_.ReadJoined(all, in, [this](std::span<float> matrix) {
+      rotation_->RotateColumns(matrix, reader_.pool());
+    });
+  }
+
+  Result<const float*> BiasOfWriter(const std::string& name) {
+    const int64_t shape[] = {frame_.width};
+    PS_ASSIGN_OR_RETURN(std::vector<float> bias, reader_.ReadFloats(name, shape));
+    if (rotation_) rotation_->RotateRows(bias, {}, nullptr);
+    return reader_.KeepVector(bias);
   }
 
   // `paired_head`: as of Rows.
@@ -95,6 +157,7 @@ class LlamaReader {
   const FrameSpec& frame_;
   WeightReader& reader_;
   ModelWeights* const weights_;
+  std::optional<ResidualRotation> rotation_;
 };
 
 }  // namespace

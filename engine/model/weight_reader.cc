@@ -53,14 +53,29 @@ Result<const Matrix*> WeightReader::Pack(const std::string& name, const HostMatr
     return InvalidArgument("tensor ", name, ": expected at most ", kQuantLongest,
                            " inputs for 8-bit products, found ", in);
   }
-  return Keep(backend_->PackMatrix(source, transpose, packed));
+  return KeepRead(backend_->PackMatrix(source, transpose, packed));
 }
 
 const Matrix* WeightReader::Keep(std::unique_ptr<const Matrix> matrix) {
   weights_->bytes += matrix->bytes();
-  weights_->parameters += matrix->in() * matrix->out();
   weights_->matrices.push_back(std::move(matrix));
   return weights_->matrices.back().get();
+}
+
+const Matrix* WeightReader::KeepRead(std::unique_ptr<const Matrix> matrix) {
+  weights_->parameters += matrix->in() * matrix->out();
+  return Keep(std::move(matrix));
+}
+
+const Matrix* WeightReader::KeepMatrix(const std::vector<float>& values, int64_t in, int64_t out) {
+  const HostMatrix source{values.data(), DataType::kF32, in, out};
+  return Keep(backend_->PackMatrix(source, /*transpose=*/false, DataType::kF32));
+}
+
+Status WeightReader::CheckTemporaryMemory(const std::string& name, size_t bytes) {
+  if (MemoryFits(bytes)) return Status();
+  return ResourceExhausted("tensor ", name, ": expected ", bytes,
+                           " bytes of memory to convert or join it, found less");
 }
 
 Result<const Matrix*> WeightReader::Read(const std::string& name, int64_t rows, int64_t cols,
@@ -98,9 +113,18 @@ Result<const Matrix*> WeightReader::ReadMatrix(const std::string& name, int64_t 
 }
 
 Result<const Matrix*> WeightReader::ReadVocabulary(const std::string& name, int64_t rows,
-                                                   int64_t width) {
+                                                   int64_t width, const Edit& edit) {
   const int64_t kept = vocabulary_ == 0 ? rows : std::min(vocabulary_, rows);
-  return Read(name, rows, width, kept, /*transpose=*/true, MatrixRole::kFine);
+  if (!edit) return Read(name, rows, width, kept, /*transpose=*/true, MatrixRole::kFine);
+  PS_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_->Get(name, {rows, width}));
+  const auto size = static_cast<size_t>(kept * width);
+  PS_RETURN_IF_ERROR(CheckTemporaryMemory(name, size * sizeof(float)));
+  std::vector<float> values(size);
+  tensor.ReadFloats(0, values);
+  checkpoint_->Release(tensor);
+  edit(values);
+  return Pack(name, {values.data(), DataType::kF32, kept, width}, /*transpose=*/true,
+              MatrixRole::kFine);
 }
 
 Result<std::vector<const Matrix*>> WeightReader::ReadMatrices(const std::string& name,
@@ -111,16 +135,17 @@ Result<std::vector<const Matrix*>> WeightReader::ReadMatrices(const std::string&
   const int64_t matrix_bytes = in * out * static_cast<int64_t>(TensorTypeBytes(tensor.type));
   for (int64_t i = 0; i < count; ++i) {
     const HostMatrix source{tensor.data + i * matrix_bytes, ToDataType(tensor.type), in, out};
-    matrices.push_back(Keep(backend_->PackMatrix(source, false, DataType::kF32)));
+    matrices.push_back(KeepRead(backend_->PackMatrix(source, false, DataType::kF32)));
   }
   checkpoint_->Release(tensor);
   return matrices;
 }
 
-Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int64_t in) {
+Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int64_t in,
+                                               const Edit& edit) {
   std::vector<TensorView> tensors;
   int64_t rows = 0;
-  bool one_type = true;
+  bool one_type = !edit;  // and kept: rows are copied as they are
   for (const Rows& part : parts) {
     PS_ASSIGN_OR_RETURN(TensorView tensor, checkpoint_->Get(part.name, {part.count, in}));
     tensors.push_back(std::move(tensor));
@@ -131,10 +156,7 @@ Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int6
   const size_t row_bytes =
       static_cast<size_t>(in) * (one_type ? TensorTypeBytes(tensors.front().type) : sizeof(float));
   const size_t bytes = static_cast<size_t>(rows) * row_bytes;
-  if (!MemoryFits(bytes)) {
-    return ResourceExhausted("tensor ", parts.front().name, ": expected ", bytes,
-                             " bytes of memory to join it with those beside it, found less");
-  }
+  PS_RETURN_IF_ERROR(CheckTemporaryMemory(parts.front().name, bytes));
   std::vector<std::byte> joined(bytes);
   std::byte* next = joined.data();
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -148,6 +170,7 @@ Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int6
     }
     checkpoint_->Release(tensors[i]);
   }
+  if (edit) edit({reinterpret_cast<float*>(joined.data()), static_cast<size_t>(rows * in)});
   return Pack(parts.front().name, {joined.data(), type, rows, in}, /*transpose=*/true,
               MatrixRole::kDense);
 }

@@ -31,21 +31,32 @@ enum class MatrixLayout { kInOut, kOutIn };
 class WeightReader {
  public:
   // `type`: the format of the dense matrices; as stored when unset. `vocabulary`: rows of a vocabulary
-  // that the model has; those after them are not packed; 0: all.
+  // that the model has; those after them are not packed; 0: all. `rotate_residual`: a format that can
+  // rotates the residual stream (residual_rotation.h).
   WeightReader(Checkpoint* checkpoint, Backend* backend, std::optional<DataType> type,
-               int64_t vocabulary, ModelWeights* weights)
+               int64_t vocabulary, bool rotate_residual, ModelWeights* weights)
       : checkpoint_(checkpoint),
         backend_(backend),
         type_(type),
         vocabulary_(vocabulary),
+        rotate_residual_(rotate_residual),
         weights_(weights) {}
+
+  bool rotate_residual() const { return rotate_residual_; }
+  // Null: there is none.
+  ThreadPool* pool() const { return backend_->pool(); }
+
+  // Changes the elements of a matrix as it is stored, before it is packed; empty: none. Such a matrix is
+  // in temporary memory, in float32.
+  using Edit = std::function<void(std::span<float> matrix)>;
 
   // All return INVALID_ARGUMENT, with its name, for a tensor that is missing or has another shape.
 
   Result<const Matrix*> ReadMatrix(const std::string& name, int64_t in, int64_t out,
                                    MatrixLayout layout, MatrixRole role);
   // A matrix [rows, width] of a vocabulary, as one of [width, vocabulary].
-  Result<const Matrix*> ReadVocabulary(const std::string& name, int64_t rows, int64_t width);
+  Result<const Matrix*> ReadVocabulary(const std::string& name, int64_t rows, int64_t width,
+                                       const Edit& edit = {});
   // `count` matrices of one tensor [count, in, out].
   Result<std::vector<const Matrix*>> ReadMatrices(const std::string& name, int64_t count,
                                                   int64_t in, int64_t out);
@@ -59,7 +70,7 @@ class WeightReader {
     int64_t paired_head = 0;
   };
   // One matrix [in, all rows] of the tensors. RESOURCE_EXHAUSTED if there is no memory to join them.
-  Result<const Matrix*> ReadJoined(std::span<const Rows> parts, int64_t in);
+  Result<const Matrix*> ReadJoined(std::span<const Rows> parts, int64_t in, const Edit& edit = {});
   Result<const float*> ReadJoinedVector(std::span<const Rows> parts);
 
   Result<const float*> ReadVector(const std::string& name, int64_t size) {
@@ -70,6 +81,10 @@ class WeightReader {
   Result<std::vector<float>> ReadFloats(const std::string& name, std::span<const int64_t> shape);
   // Keeps values in the backend's memory.
   const float* KeepVector(const std::vector<float>& values);
+  // Packs a matrix [in, out] that is computed, not read, as float32.
+  const Matrix* KeepMatrix(const std::vector<float>& values, int64_t in, int64_t out);
+  // RESOURCE_EXHAUSTED, with the name of a tensor, if there is no memory of that size.
+  static Status CheckTemporaryMemory(const std::string& name, size_t bytes);
 
   // INVALID_ARGUMENT for a tensor that was not read, unless `ignored` holds for its name. `what`: of
   // which model.
@@ -84,11 +99,14 @@ class WeightReader {
   Result<const Matrix*> Read(const std::string& name, int64_t rows, int64_t cols, int64_t kept_rows,
                              bool transpose, MatrixRole role);
   const Matrix* Keep(std::unique_ptr<const Matrix> matrix);
+  // Keeps a matrix of the checkpoint, whose elements are parameters.
+  const Matrix* KeepRead(std::unique_ptr<const Matrix> matrix);
 
   Checkpoint* const checkpoint_;
   Backend* const backend_;
   const std::optional<DataType> type_;
   const int64_t vocabulary_;
+  const bool rotate_residual_;
   ModelWeights* const weights_;
 };
 

@@ -39,6 +39,9 @@ struct ModelWeights {
   const Matrix* output = nullptr;     // [D, V], of the logits; `embedding` where they are tied
   const float* output_bias = nullptr;
   NormWeights final_norm;
+  // [D, D]: its product with the final norm's output is what `output` takes (residual_rotation.h). Null:
+  // `output` takes the norm's output.
+  const Matrix* final_rotation = nullptr;
   std::vector<LayerWeights> layers;
   // Size in bytes, and number of elements, of all packed matrices and vectors.
   int64_t bytes = 0;
