@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
@@ -135,9 +137,13 @@ TEST_P(FramesTest, StatesAreSavedCopiedAndTruncated) {
 // Rows of the embedding after the tokenizer's tokens make no logits, and change no other.
 TEST_P(FramesTest, PaddedRowsHaveNoLogits) {
   const auto backend = NewBackend(1);
-  for (const char* name : {"llama", "llama_llama3"}) {  // with an output matrix, and tied
-    const auto whole = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
+  for (const auto& [name, rotate] : {std::pair("llama", false),
+                                     {"llama", true},  // with an output matrix
+                                     {"llama_llama3", false},
+                                     {"llama_llama3", true}}) {  // tied
     LoadOptions options = InFloat32();
+    options.rotate_residual = rotate;
+    const auto whole = testing::LoadModel(FramesFolder() / name, backend.get(), options);
     options.vocabulary = 40;
     const auto cut = testing::LoadModel(FramesFolder() / name, backend.get(), options);
     ASSERT_EQ(cut->vocab_size(), 40);
@@ -160,6 +166,25 @@ TEST_P(FramesTest, PaddedRowsHaveNoLogits) {
   }
 }
 
+// A rotation of the residual stream changes the weights, and the logits within the roundings of float32.
+TEST_P(FramesTest, ARotatedResidualStreamComputesTheSame) {
+  const auto backend = NewBackend(2);
+  for (const std::string& name : Cases()) {
+    SCOPED_TRACE(name);
+    const Recording recording(name);
+    LoadOptions options = InFloat32();
+    const auto plain = testing::LoadModel(FramesFolder() / name, backend.get(), options);
+    options.rotate_residual = true;
+    const auto rotated = testing::LoadModel(FramesFolder() / name, backend.get(), options);
+    EXPECT_EQ(rotated->parameters(), plain->parameters());
+    const auto count = static_cast<int>(recording.tokens.size());
+    const std::vector<float> found = testing::LogitsOf(*rotated, recording.tokens, {count});
+    EXPECT_LT(recording.Error(found), 1e-4);
+    EXPECT_NE(found, testing::LogitsOf(*plain, recording.tokens, {count}));
+    EXPECT_EQ(testing::LogitsOf(*rotated, recording.tokens, {7, 1, 20, count - 28}), found);
+  }
+}
+
 // A weight of 8 bits is off by up to 1/254 of the largest of its column, which is some three times a typical
 // one, and so is an activation: 1% of a product, and 5% after the twenty products of the deepest model, of
 // logits that are typical. Rows that are joined wrongly give other logits altogether.
@@ -168,19 +193,25 @@ TEST_P(FramesTest, QuantisedWhenLoaded) {
   for (const std::string& name : Cases()) {
     SCOPED_TRACE(name);
     const Recording recording(name);
-    LoadOptions options;
-    options.weights = DataType::kQ8;
-    const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), options);
-    const auto count = static_cast<int>(recording.tokens.size());
-    const std::vector<float> found = testing::LogitsOf(*model, recording.tokens, {count});
-    double squares = 0, errors = 0;
-    for (size_t i = 0; i < found.size(); ++i) {
-      const double error = static_cast<double>(found[i]) - recording.logits[i];
-      errors += error * error;
-      squares += static_cast<double>(recording.logits[i]) * recording.logits[i];
+    std::vector<float> by_default;
+    for (const std::optional<bool> rotate : {std::optional<bool>(), {true}, {false}}) {
+      LoadOptions options;
+      options.weights = DataType::kQ8;
+      options.rotate_residual = rotate;
+      const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), options);
+      const auto count = static_cast<int>(recording.tokens.size());
+      const std::vector<float> found = testing::LogitsOf(*model, recording.tokens, {count});
+      double squares = 0, errors = 0;
+      for (size_t i = 0; i < found.size(); ++i) {
+        const double error = static_cast<double>(found[i]) - recording.logits[i];
+        errors += error * error;
+        squares += static_cast<double>(recording.logits[i]) * recording.logits[i];
+      }
+      EXPECT_LT(std::sqrt(errors / squares), 0.1);
+      EXPECT_GT(std::sqrt(errors / squares), 1e-4);
+      if (!rotate) by_default = found;
+      EXPECT_EQ(found == by_default, rotate.value_or(true));
     }
-    EXPECT_LT(std::sqrt(errors / squares), 0.1);
-    EXPECT_GT(std::sqrt(errors / squares), 1e-4);
   }
 }
 
