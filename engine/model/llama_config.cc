@@ -20,7 +20,10 @@ using nlohmann::json;
 constexpr int kCacheBlock = 64;
 constexpr size_t kMaxStopIds = 64;
 // Types of layers.
-constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention";
+constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention",
+                           kWithSinks = "window_with_sinks";
+// Kinds of windows.
+constexpr std::string_view kSlidingWindow = "sliding", kWindowOfBlocks = "blocks";
 // The limits exceed any model, and no product of sizes within them overflows int64.
 constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
               kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024,
@@ -258,11 +261,46 @@ class LlamaConfigReader {
   void Window() {
     const std::vector<std::string> types = fields_.Strings("layer_types", kLayersLimit);
     for (const std::string& type : types) {
-      if (type != kFull && type != kSliding) {
-        return fields_.Fail("layer_types", StrCat("expected ", kFull, " or ", kSliding,
-                                                  ", found \"", Abbreviate(type), "\""));
+      if (type != kFull && type != kSliding && type != kWithSinks) {
+        return fields_.Fail("layer_types",
+                            StrCat("expected ", kFull, ", ", kSliding, " or ", kWithSinks,
+                                   ", found \"", Abbreviate(type), "\""));
       }
     }
+    SlidingWindows(types);
+    WindowsWithSinks(types);
+  }
+
+  // Layers of a type that transformers does not have, in any of the classes.
+  void WindowsWithSinks(const std::vector<std::string>& types) {
+    if (std::count(types.begin(), types.end(), kWithSinks) == 0) return;
+    const int window = fields_.Int("attention_window", 1, kPositionsLimit);
+    const int sinks = fields_.Int("attention_sinks", 0, kPositionsLimit);
+    const std::string kind = fields_.String("attention_window_kind", false);
+    if (!fields_.status().ok()) return;
+    if (kind != kSlidingWindow && kind != kWindowOfBlocks) {
+      return fields_.Fail("attention_window_kind",
+                          StrCat("expected \"", kSlidingWindow, "\" or \"", kWindowOfBlocks,
+                                 "\", found \"", Abbreviate(kind), "\""));
+    }
+    if (!HasTypeOfEachLayer(types)) return;
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      if (types[i] != kWithSinks) continue;
+      AttentionSpec& attention = spec_.layers[i].attention;
+      attention.window = window;
+      attention.window_kind = kind == kWindowOfBlocks ? WindowKind::kBlocks : WindowKind::kSliding;
+      attention.sinks = sinks;
+    }
+  }
+
+  bool HasTypeOfEachLayer(const std::vector<std::string>& types) {
+    if (types.size() >= spec_.layers.size()) return true;
+    fields_.Fail("layer_types", StrCat("expected a type for each of ", spec_.layers.size(),
+                                       " layers, found ", types.size()));
+    return false;
+  }
+
+  void SlidingWindows(const std::vector<std::string>& types) {
     if (!family_.reads_window) return;
     const bool on = !family_.window_is_optional || fields_.Bool("use_sliding_window", false);
     int window = fields_.Int("sliding_window", 1, kPositionsLimit, family_.window);
@@ -272,10 +310,7 @@ class LlamaConfigReader {
       window = 0;
     // A window of all positions is none.
     if (!on || window == 0 || window >= spec_.context_length) return;
-    if (family_.window_is_optional && !types.empty() && types.size() < spec_.layers.size()) {
-      return fields_.Fail("layer_types", StrCat("expected a type for each of ", spec_.layers.size(),
-                                                " layers, found ", types.size()));
-    }
+    if (family_.window_is_optional && !types.empty() && !HasTypeOfEachLayer(types)) return;
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       if (HasWindow(i, types)) spec_.layers[i].attention.window = window;
     }

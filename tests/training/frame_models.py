@@ -6,6 +6,7 @@ writes those of tests/data/frames, which tests/engine/model/frames_test.cc reads
 BF16, and golden.safetensors with tokens and the logits of transformers in float32.
 """
 
+import json
 import pathlib
 import sys
 
@@ -36,6 +37,10 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 
+# Windows with sinks: fields of config.json that transformers does not have. Layers of this type get a mask.
+WITH_SINKS = "window_with_sinks"
+SINK_FIELDS = ("layer_types", "attention_window", "attention_window_kind", "attention_sinks")
+
 # Name -> class of config, and what differs from SIZES.
 CASES = {
     "llama": ("LlamaConfig", {}),
@@ -59,6 +64,26 @@ CASES = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "llama_window_sinks": (
+        "LlamaConfig",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": [WITH_SINKS, "full_attention", WITH_SINKS, WITH_SINKS],
+            "attention_window": 24,
+            "attention_window_kind": "blocks",
+            "attention_sinks": 5,
+        },
+    ),
+    "qwen3_window_sinks": (
+        "Qwen3Config",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["full_attention", WITH_SINKS, "full_attention", WITH_SINKS],
+            "attention_window": 70,
+            "attention_window_kind": "sliding",
+            "attention_sinks": 1,
+        },
+    ),
     "smollm3": ("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1]}),
     "smollm3_interval": ("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layer_interval": 3, "attention_bias": True}),
     "smollm3_window": (
@@ -78,6 +103,7 @@ def random_model(name: str, **changes):
         if key in fields and isinstance(fields[key], int) and not isinstance(fields[key], bool):
             sizes[key] = value
     fields = {key: value for key, value in fields.items() if key not in changes}
+    windows = {key: fields.pop(key) for key in SINK_FIELDS} if "attention_sinks" in fields else {}
     config = getattr(transformers, class_name)(**(sizes | fields), attn_implementation="eager")
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -91,7 +117,37 @@ def random_model(name: str, **changes):
                 parameter.copy_(torch.randn_like(parameter) * (0.5 if config.tie_word_embeddings else 1))
             else:
                 parameter.copy_(torch.randn_like(parameter) * 1.5 / parameter.shape[-1] ** 0.5)
+    return with_sinks(model, windows)
+
+
+def visible(t: torch.Tensor, s: torch.Tensor, kind: str, window: int, sinks: int) -> torch.Tensor:
+    """Whether token t attends to token s (docs/attention.md)."""
+    first = t - window + 1 if kind == "sliding" else (t // window - 1) * window
+    return (s <= t) & ((s >= first) | (s < sinks))
+
+
+def with_sinks(model, windows: dict):
+    """Masks the layers of the model that the fields of config.json `windows` say have windows with sinks."""
+    model.windows = windows
+
+    def masked(module, args, kwargs):
+        at = torch.arange(kwargs["hidden_states"].shape[1])
+        seen = visible(at[:, None], at, *(windows[f"attention_{name}"] for name in ("window_kind", "window", "sinks")))
+        kwargs["attention_mask"] = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
+        return args, kwargs
+
+    for layer, kind in zip(model.model.layers, windows.get("layer_types", [])):
+        if kind == WITH_SINKS:
+            layer.self_attn.register_forward_pre_hook(masked, with_kwargs=True)
     return model
+
+
+def save(model, folder: pathlib.Path) -> None:
+    """Writes the folder that the server reads."""
+    model.save_pretrained(folder)
+    path = pathlib.Path(folder) / "config.json"
+    if model.windows:
+        path.write_text(json.dumps(json.loads(path.read_text()) | model.windows, indent=2) + "\n")
 
 
 def random_tokens(model, count: int) -> np.ndarray:
@@ -107,11 +163,14 @@ def logits_of(model, tokens: np.ndarray) -> torch.Tensor:
 def main(out: pathlib.Path):
     for name in CASES:
         folder = out / name
-        random_model(name).to(torch.bfloat16).save_pretrained(folder)
+        drawn = random_model(name).to(torch.bfloat16)
+        drawn.save_pretrained(folder)
         # Loaded anew: the conversion has rounded the frequencies of RoPE too.
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        with_sinks(model, drawn.windows)
+        save(drawn, folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
-        tokens = random_tokens(model, WINDOW_TOKENS if name.endswith("_window") else TOKENS)
+        tokens = random_tokens(model, WINDOW_TOKENS if "_window" in name else TOKENS)
         save_file({"tokens": torch.tensor(tokens), "logits": logits_of(model, tokens)}, folder / "golden.safetensors")
 
 

@@ -43,7 +43,7 @@ class FramesTest(unittest.TestCase):
         for name in frame_models.CASES:
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
                 model = frame_models.random_model(name, **CHANGES)
-                model.save_pretrained(folder)
+                frame_models.save(model, folder)
                 tokens = frame_models.random_tokens(model, TOKENS)
                 expected = frame_models.logits_of(model, tokens).numpy()
                 for backend in ["reference", *instruction_sets()]:

@@ -73,7 +73,7 @@ class FramesTest : public testing::BackendTest {};
 // float32 angles, 2^-24 of an angle of 40. Large weights make logits of order 10 of differences of some.
 TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
   const auto backend = NewBackend(2);
-  ASSERT_EQ(Cases().size(), 16u);
+  ASSERT_EQ(Cases().size(), 18u);
   for (const std::string& name : Cases()) {
     SCOPED_TRACE(name);
     const Recording recording(name);
@@ -89,7 +89,8 @@ TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
 // More tokens than a block of the cache: prefill, chunks, decoding, in one batch and alone.
 TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
   const auto backend = NewBackend(2);
-  for (const char* name : {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window"}) {
+  for (const char* name :
+       {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window", "llama_window_sinks"}) {
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(3);
     std::vector<int32_t> tokens(150);
@@ -108,8 +109,8 @@ TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
 // A state that was saved and loaded, copied, or truncated continues with the same bits.
 TEST_P(FramesTest, StatesAreSavedCopiedAndTruncated) {
   const auto backend = NewBackend(2);
-  for (const char* name :
-       {"llama_one_kv_head", "qwen3", "smollm3", "mistral_window", "smollm3_window"}) {
+  for (const char* name : {"llama_one_kv_head", "qwen3", "smollm3", "mistral_window",
+                           "smollm3_window", "qwen3_window_sinks"}) {
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(4);
     std::vector<int32_t> tokens(150);

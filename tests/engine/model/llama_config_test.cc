@@ -191,6 +191,48 @@ TEST(LlamaConfigTest, WindowsByLayer) {
   EXPECT_EQ(WindowsOf(With(smollm3, {{"layer_types", types}})), (std::vector<int>{64, 0, 64, 0}));
 }
 
+// A type of layers, and the fields that it reads, in every class.
+json WithSinks(const json& config, const char* kind) {
+  return With(config,
+              {{"layer_types",
+                {"full_attention", "window_with_sinks", "full_attention", "window_with_sinks"}},
+               {"attention_window", 32},
+               {"attention_window_kind", kind},
+               {"attention_sinks", 4}});
+}
+
+TEST(LlamaConfigTest, WindowsWithSinks) {
+  for (const auto& [architecture, type] : {std::pair{"LlamaForCausalLM", "llama"},
+                                           {"MistralForCausalLM", "mistral"},
+                                           {"Qwen2ForCausalLM", "qwen2"},
+                                           {"Qwen3ForCausalLM", "qwen3"},
+                                           {"SmolLM3ForCausalLM", "smollm3"}}) {
+    for (const char* kind : {"sliding", "blocks"}) {
+      const ModelSpec spec = SpecOf(WithSinks(Of(architecture, type), kind));
+      ASSERT_EQ(spec.layers.size(), 4u);
+      for (size_t i = 0; i < 4; ++i) {
+        const AttentionSpec& attention = spec.layers[i].attention;
+        EXPECT_EQ(attention.window, i % 2 == 1 ? 32 : 0) << architecture;
+        EXPECT_EQ(attention.sinks, i % 2 == 1 ? 4 : 0);
+        if (i % 2 == 0) continue;
+        EXPECT_EQ(attention.window_kind == WindowKind::kBlocks, kind == std::string("blocks"));
+      }
+    }
+  }
+  // Beside sliding windows.
+  json mixed = WithSinks(Of("Qwen3ForCausalLM", "qwen3"), "blocks");
+  mixed.update({{"use_sliding_window", true},
+                {"sliding_window", 64},
+                {"layer_types",
+                 {"sliding_attention", "window_with_sinks", "full_attention", "full_attention"}}});
+  const ModelSpec spec = SpecOf(mixed);
+  EXPECT_EQ(spec.layers[0].attention.window, 64);
+  EXPECT_EQ(spec.layers[0].attention.sinks, 0);
+  EXPECT_EQ(spec.layers[1].attention.window, 32);
+  EXPECT_EQ(spec.layers[1].attention.sinks, 4);
+  EXPECT_EQ(spec.layers[2].attention.window, 0);
+}
+
 TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
   const json qwen2 = Of("Qwen2ForCausalLM", "qwen2");
   const struct {
@@ -230,6 +272,13 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
       {With(qwen2, {{"use_sliding_window", true}, {"sliding_window", 0}}), {"sliding_window"}},
       {With(Llama(), {{"layer_types", {"chunked_attention"}}}),
        {"layer_types", "chunked_attention"}},
+      {WithSinks(Llama(), "chunks"),
+       {"attention_window_kind", "expected \"sliding\" or \"blocks\", found \"chunks\""}},
+      {With(WithSinks(Llama(), "blocks"), {{"attention_window", nullptr}}),
+       {"attention_window", "missing"}},
+      {With(WithSinks(Llama(), "blocks"), {{"attention_sinks", -1}}), {"attention_sinks"}},
+      {With(WithSinks(Llama(), "blocks"), {{"layer_types", {"window_with_sinks"}}}),
+       {"layer_types", "expected a type for each of 4 layers, found 1"}},
       {With(Llama(), {{"num_key_value_heads", 3}}), {"num_key_value_heads", "divisor"}},
       {With(Llama(), {{"num_attention_heads", 6}}), {"num_attention_heads", "divisor"}},
       {With(Llama(), {{"head_dim", 7}}), {"head_dim", "even"}},
