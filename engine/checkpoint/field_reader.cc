@@ -109,7 +109,7 @@ void FieldReader::Fail(std::string_view name, std::string_view message) {
 void FieldReader::CheckUnknown() {
   for (const auto& [name, value] : object_.items()) {
     if (read_.contains(name)) continue;
-    status_ = InvalidArgument(source_, ": unknown field \"", Abbreviate(name), "\"");
+    status_ = InvalidArgument(source_, ": unknown field \"", prefix_, Abbreviate(name), "\"");
     return;
   }
 }

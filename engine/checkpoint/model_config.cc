@@ -14,14 +14,32 @@ namespace {
 using nlohmann::json;
 
 // Version 2 adds decay_gate and sinusoidal_positions, version 3 the kinds polynomial_square and
-// affine_square with their fields. A config has the first version that has what it needs, so that
-// earlier servers read it.
-constexpr int kFirstVersion = 1, kSecondVersion = 2, kThirdVersion = 3;
+// affine_square with their fields, version 4 layers and windows. A config has the first version that has
+// what it needs, so that earlier servers read it.
+constexpr int kFirstVersion = 1, kSecondVersion = 2, kThirdVersion = 3, kFourthVersion = 4;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr char kConfigFile[] = "config.json";
 constexpr int kMaxSketchSize = 256;
 constexpr int kMaxSquareDegree = 8;         // of polynomial_square
 constexpr double kMaxPolynomialTerm = 1e6;  // |alpha| and beta
+constexpr int kMaxWindow = 1 << 28;
+constexpr int kMaxSinks = 1 << 16;
+// The fields that a layer may have for itself.
+constexpr std::string_view kLayerFields[] = {"attention",
+                                             "power",
+                                             "near_power",
+                                             "sketch_size",
+                                             "grain_size",
+                                             "num_features",
+                                             "sketch_kind",
+                                             "alpha",
+                                             "beta",
+                                             "head_coefficients",
+                                             "learned_coefficients",
+                                             "decay_gate",
+                                             "window",
+                                             "window_kind",
+                                             "sinks"};
 
 constexpr AttentionKind kKinds[] = {
     AttentionKind::kSoftmax,
@@ -71,44 +89,53 @@ struct PowerRange {
   }
 };
 
-// Checks conditions between fields.
-void CheckRelations(const ModelConfig& config, FieldReader& fields) {
-  if (!fields.status().ok()) return;
-  const int d = config.emb_dim / config.num_heads;
-  if (config.emb_dim % config.num_heads != 0 || d % 2 != 0) {
-    fields.Fail("num_heads", StrCat("expected emb_dim / num_heads to be an even integer, found ",
-                                    config.emb_dim, " / ", config.num_heads));
+// Checks conditions between the fields of a layer. config: with the sizes of the model.
+void CheckLayer(const ModelConfig& config, const LayerConfig& layer, FieldReader& fields) {
+  const int d = config.head_dim();
+  const auto kind = [&] {
+    return StrCat("attention \"", AttentionKindName(layer.attention), "\"");
+  };
+  if (layer.power % 2 != 0 && !layer.has_coefficients())
+    fields.Fail("power", StrCat("expected an even number, found ", layer.power));
+  if (layer.is_random_sketch() &&
+      (layer.power < 4 || !std::has_single_bit(static_cast<unsigned>(layer.power)))) {
+    fields.Fail("power",
+                StrCat("expected a power of two from 4 for ", kind(), ", found ", layer.power));
   }
-  if (config.power % 2 != 0 && !config.has_coefficients())
-    fields.Fail("power", StrCat("expected an even number, found ", config.power));
-  if (config.is_random_sketch() &&
-      (config.power < 4 || !std::has_single_bit(static_cast<unsigned>(config.power)))) {
-    fields.Fail("power", StrCat("expected a power of two from 4 for attention \"",
-                                AttentionKindName(config.attention), "\", found ", config.power));
-  }
-  if (config.attention == AttentionKind::kSymmetricPower) {
-    if (config.power != 2) {
-      fields.Fail("power",
-                  StrCat("expected 2 for attention \"symmetric_power\", found ", config.power));
-    }
+  if (layer.attention == AttentionKind::kSymmetricPower) {
+    if (layer.power != 2)
+      fields.Fail("power", StrCat("expected 2 for ", kind(), ", found ", layer.power));
     if (d % 8 != 0 || d > kMaxSketchSize) {
       fields.Fail("num_heads",
                   StrCat("expected emb_dim / num_heads to be a multiple of 8, at most ",
-                         kMaxSketchSize, ", for attention \"symmetric_power\", found ", d));
+                         kMaxSketchSize, ", for ", kind(), ", found ", d));
     }
   }
   // Its sketch is a query or a key, and a constant.
-  if (config.attention == AttentionKind::kAffineSquare && d >= kMaxSketchSize) {
-    fields.Fail("num_heads",
-                StrCat("expected emb_dim / num_heads to be at most ", kMaxSketchSize - 1,
-                       " for attention \"affine_square\", found ", d));
+  if (layer.attention == AttentionKind::kAffineSquare && d >= kMaxSketchSize) {
+    fields.Fail("num_heads", StrCat("expected emb_dim / num_heads to be at most ",
+                                    kMaxSketchSize - 1, " for ", kind(), ", found ", d));
   }
-  if (config.near_power != 4)
-    fields.Fail("near_power", StrCat("expected 4, found ", config.near_power));
-  if (!config.sketch_kind.empty() && config.sketch_kind != "gaussian" &&
-      config.sketch_kind != "srht") {
+  if (layer.near_power != 4)
+    fields.Fail("near_power", StrCat("expected 4, found ", layer.near_power));
+  if (!layer.sketch_kind.empty() && layer.sketch_kind != "gaussian" &&
+      layer.sketch_kind != "srht") {
     fields.Fail("sketch_kind", StrCat("expected \"gaussian\" or \"srht\", found \"",
-                                      Abbreviate(config.sketch_kind), "\""));
+                                      Abbreviate(layer.sketch_kind), "\""));
+  }
+  if (layer.decay_gate && layer.is_kv())
+    fields.Fail("decay_gate", StrCat("expected false for ", kind(), ", found true"));
+  if (layer.window > 0 && !layer.is_kv())
+    fields.Fail("window", StrCat("expected none for ", kind(), ", found ", layer.window));
+  if (layer.sinks > 0 && layer.window == 0)
+    fields.Fail("sinks", StrCat("expected a window beside it, found none"));
+}
+
+// Checks conditions between the fields of a model.
+void CheckModel(const ModelConfig& config, FieldReader& fields) {
+  if (config.emb_dim % config.num_heads != 0 || config.head_dim() % 2 != 0) {
+    fields.Fail("num_heads", StrCat("expected emb_dim / num_heads to be an even integer, found ",
+                                    config.emb_dim, " / ", config.num_heads));
   }
   for (const auto& [name, id] :
        {std::pair("bos_id", config.bos_id), std::pair("eos_id", config.eos_id)}) {
@@ -121,24 +148,100 @@ void CheckRelations(const ModelConfig& config, FieldReader& fields) {
     fields.Fail("add_bos", "expected a bos_id beside it, found none");
 }
 
-// Checks that the version has what the config uses.
-void CheckVersion(const ModelConfig& config, int version, FieldReader& fields) {
-  if (config.has_coefficients() && version < kThirdVersion) {
+// Checks that the version has what a layer uses. config: with what the model uses beside it.
+void CheckVersion(const ModelConfig& config, const LayerConfig& layer, int version,
+                  FieldReader& fields) {
+  if (layer.has_coefficients() && version < kThirdVersion) {
     fields.Fail("format_version",
                 StrCat("expected ", kThirdVersion, " for attention \"",
-                       AttentionKindName(config.attention), "\", found ", version));
+                       AttentionKindName(layer.attention), "\", found ", version));
   }
-  for (const auto& [name, used] :
-       {std::pair("decay_gate", config.decay_gate),
-        std::pair("sinusoidal_positions", !config.sinusoidal_positions)}) {
-    if (used && version < kSecondVersion) {
-      fields.Fail(
-          name, StrCat("expected format_version ", kSecondVersion, " beside it, found ", version));
+  const struct {
+    const char* name;
+    bool used;
+    int version;
+  } added[] = {{"decay_gate", layer.decay_gate, kSecondVersion},
+               {"sinusoidal_positions", !config.sinusoidal_positions, kSecondVersion},
+               {"window", layer.window > 0, kFourthVersion},
+               {"layers", !config.layers.empty(), kFourthVersion}};
+  for (const auto& field : added) {
+    if (field.used && version < field.version) {
+      fields.Fail(field.name,
+                  StrCat("expected format_version ", field.version, " beside it, found ", version));
     }
   }
-  if (config.decay_gate && config.is_kv()) {
-    fields.Fail("decay_gate", StrCat("expected false for attention \"",
-                                     AttentionKindName(config.attention), "\", found true"));
+}
+
+// Reads the fields of a layer. config: with the sizes of the model.
+LayerConfig ReadLayer(const ModelConfig& config, FieldReader& fields) {
+  LayerConfig layer;
+  const std::string kind_name = fields.String("attention", false);
+  if (const auto kind = KindOf(kind_name)) {
+    layer.attention = *kind;
+  } else {
+    fields.Fail("attention", StrCat("expected one of ", AllKindNames(), "; found \"",
+                                    Abbreviate(kind_name), "\""));
+  }
+  const PowerRange power = PowerRange::Of(layer.attention);
+  layer.power = fields.Int("power", power.low, power.high, power.fallback);
+  layer.near_power = fields.Int("near_power", 2, 64, layer.near_power);
+  // A field that the kind does not use is checked too, and then ignored.
+  const int sketch_size = fields.Int("sketch_size", 1, kMaxSketchSize,
+                                     layer.is_sketched() ? std::nullopt : std::optional(1));
+  layer.sketch_size = layer.is_sketched() ? sketch_size : 0;
+  layer.grain_size = fields.Int("grain_size", 1, 65536,
+                                layer.is_mixed() ? std::nullopt : std::optional(layer.grain_size));
+  const bool performer = layer.attention == AttentionKind::kPerformer;
+  const int num_features =
+      fields.Int("num_features", 1, 65536, performer ? std::nullopt : std::optional(1));
+  layer.num_features = performer ? num_features : 0;
+  layer.sketch_kind = fields.String("sketch_kind", true);
+  layer.alpha = fields.Number("alpha", -kMaxPolynomialTerm, kMaxPolynomialTerm, layer.alpha);
+  layer.beta = fields.Number("beta", 1 / kMaxPolynomialTerm, kMaxPolynomialTerm,
+                             static_cast<double>(config.emb_dim) / std::max(1, config.num_heads));
+  layer.head_coefficients = fields.Bool("head_coefficients", layer.head_coefficients);
+  layer.learned_coefficients = fields.Bool("learned_coefficients", layer.learned_coefficients);
+  layer.decay_gate = fields.Bool("decay_gate", layer.decay_gate);
+  layer.window = fields.Int("window", 1, kMaxWindow, 0);
+  const std::string window_kind = fields.String("window_kind", true);
+  if (window_kind == "blocks") {
+    layer.window_kind = WindowKind::kBlocks;
+  } else if (!window_kind.empty() && window_kind != "sliding") {
+    fields.Fail("window_kind", StrCat("expected \"sliding\" or \"blocks\", found \"",
+                                      Abbreviate(window_kind), "\""));
+  }
+  layer.sinks = fields.Int("sinks", 0, kMaxSinks, 0);
+  return layer;
+}
+
+// Reads `layers`: for each layer an object of the fields that differ from those of the model.
+void ReadLayers(const json& object, std::string_view source, int version, FieldReader& fields,
+                ModelConfig* config) {
+  const json* layers = fields.Find("layers");
+  if (layers == nullptr || !fields.status().ok()) return;
+  if (!layers->is_array() || std::ssize(*layers) != config->num_layers) {
+    return fields.Fail(
+        "layers",
+        StrCat("expected an array of num_layers ", config->num_layers, " objects, found ",
+               layers->is_array() ? StrCat(layers->size(), " elements") : DescribeJson(*layers)));
+  }
+  json shared = json::object();
+  for (const std::string_view name : kLayerFields) {
+    if (const auto value = object.find(name); value != object.end()) shared[name] = *value;
+  }
+  for (size_t i = 0; i < layers->size(); ++i) {
+    const json& own = (*layers)[i];
+    const std::string name = StrCat("layers[", i, "]");
+    if (!own.is_object())
+      return fields.Fail(name, StrCat("expected an object, found ", DescribeJson(own)));
+    json merged = shared;
+    merged.update(own);
+    FieldReader of_layer(merged, source, FieldReader::Null::kWrong, name + ".");
+    config->layers.push_back(ReadLayer(*config, of_layer));
+    of_layer.CheckUnknown();
+    if (of_layer.status().ok()) CheckLayer(*config, config->layers.back(), of_layer);
+    if (of_layer.status().ok()) CheckVersion(*config, config->layers.back(), version, of_layer);
+    if (!of_layer.status().ok()) return fields.Fail(of_layer.status());
   }
 }
 
@@ -148,78 +251,59 @@ Result<ModelConfig> ModelConfig::FromJson(const json& object, std::string_view s
   if (!object.is_object())
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
   FieldReader fields(object, source);
-  const int version = fields.Int("format_version", kFirstVersion, kThirdVersion);
+  const int version = fields.Int("format_version", kFirstVersion, kFourthVersion);
   if (const std::string found = fields.String("architecture", false); found != kArchitecture) {
     fields.Fail("architecture",
                 StrCat("expected \"", kArchitecture, "\", found \"", Abbreviate(found), "\""));
   }
   ModelConfig config;
-  const std::string kind_name = fields.String("attention", false);
-  if (const auto kind = KindOf(kind_name)) {
-    config.attention = *kind;
-  } else {
-    fields.Fail("attention", StrCat("expected one of ", AllKindNames(), "; found \"",
-                                    Abbreviate(kind_name), "\""));
-  }
   // The limits exceed any model of this kind, and no product of sizes within them overflows int64.
   config.vocab_size = fields.Int("vocab_size", 2, 1 << 22);
   config.emb_dim = fields.Int("emb_dim", 4, 65536);
   config.num_heads = fields.Int("num_heads", 1, 4096);
   config.num_layers = fields.Int("num_layers", 1, 1024);
   config.context_length = fields.Int("context_length", 1, 1 << 30, config.context_length);
-  const PowerRange power = PowerRange::Of(config.attention);
-  config.power = fields.Int("power", power.low, power.high, power.fallback);
-  config.near_power = fields.Int("near_power", 2, 64, config.near_power);
-  // A field that the kind does not use is checked too, and then ignored.
-  const int sketch_size = fields.Int("sketch_size", 1, kMaxSketchSize,
-                                     config.is_sketched() ? std::nullopt : std::optional(1));
-  config.sketch_size = config.is_sketched() ? sketch_size : 0;
-  config.grain_size = fields.Int(
-      "grain_size", 1, 65536, config.is_mixed() ? std::nullopt : std::optional(config.grain_size));
-  const bool performer = config.attention == AttentionKind::kPerformer;
-  const int num_features =
-      fields.Int("num_features", 1, 65536, performer ? std::nullopt : std::optional(1));
-  config.num_features = performer ? num_features : 0;
-  config.sketch_kind = fields.String("sketch_kind", true);
-  config.alpha = fields.Number("alpha", -kMaxPolynomialTerm, kMaxPolynomialTerm, config.alpha);
-  config.beta = fields.Number("beta", 1 / kMaxPolynomialTerm, kMaxPolynomialTerm,
-                              static_cast<double>(config.emb_dim) / std::max(1, config.num_heads));
-  config.head_coefficients = fields.Bool("head_coefficients", config.head_coefficients);
-  config.learned_coefficients = fields.Bool("learned_coefficients", config.learned_coefficients);
+  static_cast<LayerConfig&>(config) = ReadLayer(config, fields);
   config.add_bos = fields.Bool("add_bos", config.add_bos);
   config.bos_id = fields.Int("bos_id", -1, (1 << 22) - 1, config.bos_id);
   config.eos_id = fields.Int("eos_id", -1, (1 << 22) - 1, config.eos_id);
-  config.decay_gate = fields.Bool("decay_gate", config.decay_gate);
   config.sinusoidal_positions = fields.Bool("sinusoidal_positions", config.sinusoidal_positions);
+  if (fields.status().ok()) CheckModel(config, fields);
+  ReadLayers(object, source, version, fields, &config);
   fields.CheckUnknown();
-  CheckRelations(config, fields);
-  CheckVersion(config, version, fields);
+  if (!fields.status().ok()) return fields.status();
+  if (config.layers.empty()) CheckLayer(config, config, fields);
+  CheckVersion(config, config, version, fields);
   if (!fields.status().ok()) return fields.status();
   return config;
 }
 
-AttentionSpec ModelConfig::attention_spec(StateFormat state_format) const {
-  const bool linear = attention == AttentionKind::kLinear;
-  const bool performer = attention == AttentionKind::kPerformer;
-  const int whole_head = attention == AttentionKind::kSymmetricPower ? head_dim()
-                         : attention == AttentionKind::kAffineSquare ? head_dim() + 1
-                                                                     : 0;
-  return {.kind = attention,
+AttentionSpec ModelConfig::attention_spec(StateFormat state_format, int i) const {
+  const LayerConfig& config = layer(i);
+  const bool linear = config.attention == AttentionKind::kLinear;
+  const bool performer = config.attention == AttentionKind::kPerformer;
+  const int whole_head = config.attention == AttentionKind::kSymmetricPower ? head_dim()
+                         : config.attention == AttentionKind::kAffineSquare ? head_dim() + 1
+                                                                            : 0;
+  return {.kind = config.attention,
           .heads = num_heads,
           .head_dim = head_dim(),
-          .sketch_size = is_sketched() ? sketch_size : whole_head,
+          .sketch_size = config.is_sketched() ? config.sketch_size : whole_head,
           .num_features = linear      ? head_dim()
-                          : performer ? num_features
+                          : performer ? config.num_features
                                       : 0,
-          .block = grain_size,
-          .power = power,
-          .near_power = near_power,
-          .stabilizer = attention == AttentionKind::kSoftmax ? 0
-                        : linear || performer                ? 1e-6f
-                                                             : 1,
-          .alpha = static_cast<float>(alpha),
-          .beta = static_cast<float>(beta),
-          .decay_gate = decay_gate,
+          .block = config.grain_size,
+          .power = config.power,
+          .near_power = config.near_power,
+          .window = config.window,
+          .window_kind = config.window_kind,
+          .sinks = config.sinks,
+          .stabilizer = config.attention == AttentionKind::kSoftmax ? 0
+                        : linear || performer                       ? 1e-6f
+                                                                    : 1,
+          .alpha = static_cast<float>(config.alpha),
+          .beta = static_cast<float>(config.beta),
+          .decay_gate = config.decay_gate,
           .state_format = state_format};
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/checkpoint/model_folder.h"
@@ -12,17 +13,9 @@
 
 namespace polysketch {
 
-struct ModelConfig {
-  // Constants of the format.
-  static constexpr int kSketchLevels = 2;     // of the learned sketch network
-  static constexpr int kSketchExpansion = 8;  // hidden size of that network / sketch_size
-
+// The attention of a layer.
+struct LayerConfig {
   AttentionKind attention = AttentionKind::kLearnedSketchMixed;
-  int vocab_size = 0;  // V
-  int emb_dim = 0;     // D
-  int num_heads = 0;   // H
-  int num_layers = 0;
-  int context_length = 0;  // tokens in training; informative, not a limit
   // p: polynomial, random kinds, polynomial_square; 2 in symmetric_power, 1 in affine_square.
   int power = 4;
   int near_power = 4;   // the mixed kinds' near part
@@ -38,6 +31,38 @@ struct ModelConfig {
   bool head_coefficients = false;    // whether each head has coefficients of its own
   bool learned_coefficients = true;  // whether training changes them; informative
   bool decay_gate = false;  // a gate per layer and head lets earlier tokens fade; recurrent kinds
+  // As in AttentionSpec; KV kinds.
+  int window = 0;
+  WindowKind window_kind = WindowKind::kSliding;
+  int sinks = 0;
+
+  // As of AttentionSpec.
+  bool is_kv() const { return kind().kv_cache(); }
+  bool is_mixed() const { return kind().mixed(); }
+  bool is_learned_sketch() const { return kind().learned_sketch(); }
+  bool is_random_sketch() const { return kind().random_sketch(); }
+  bool is_sketched() const { return is_learned_sketch() || is_random_sketch(); }
+  bool has_coefficients() const { return kind().has_coefficients(); }
+  bool has_qk_norm() const { return kind().qk_norm(); }
+  // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
+  int sketch_degree() const { return power / 2; }
+
+ private:
+  AttentionSpec kind() const { return {.kind = attention}; }
+};
+
+// The attention of a model is that of each layer for which `layers` has no other.
+struct ModelConfig : LayerConfig {
+  // Constants of the format.
+  static constexpr int kSketchLevels = 2;     // of the learned sketch network
+  static constexpr int kSketchExpansion = 8;  // hidden size of that network / sketch_size
+
+  int vocab_size = 0;  // V
+  int emb_dim = 0;     // D
+  int num_heads = 0;   // H
+  int num_layers = 0;
+  std::vector<LayerConfig> layers;   // empty, or one for each layer
+  int context_length = 0;            // tokens in training; informative, not a limit
   bool sinusoidal_positions = true;  // added to the embedding; RoPE is in every model
   bool add_bos = false;              // text prompts begin with bos_id
   int bos_id = -1;                   // -1: none
@@ -53,21 +78,11 @@ struct ModelConfig {
 
   int head_dim() const { return emb_dim / num_heads; }        // d
   int mlp_hidden() const { return 8 * emb_dim / 3 / 8 * 8; }  // h
-  // As of AttentionSpec.
-  bool is_kv() const { return kind().kv_cache(); }
-  bool is_mixed() const { return kind().mixed(); }
-  bool is_learned_sketch() const { return kind().learned_sketch(); }
-  bool is_random_sketch() const { return kind().random_sketch(); }
-  bool is_sketched() const { return is_learned_sketch() || is_random_sketch(); }
-  bool has_coefficients() const { return kind().has_coefficients(); }
-  bool has_qk_norm() const { return kind().qk_norm(); }
-  // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
-  int sketch_degree() const { return power / 2; }
-  // The attention of every layer.
-  AttentionSpec attention_spec(StateFormat state_format) const;
-
- private:
-  AttentionSpec kind() const { return {.kind = attention}; }
+  const LayerConfig& layer(int i) const {
+    return layers.empty() ? *this : layers[static_cast<size_t>(i)];
+  }
+  // The attention of layer `i`.
+  AttentionSpec attention_spec(StateFormat state_format, int i = 0) const;
 };
 
 }  // namespace polysketch

@@ -69,7 +69,9 @@ Result<ModelDefinition> ReadObject(const json& config, std::string_view source) 
     PS_ASSIGN_OR_RETURN(format,
                         FormatNamed(model_type, "model_type", &ModelFormat::model_type, source));
   }
-  return format->read(config, source, format->architecture);
+  Result<ModelDefinition> definition = format->read(config, source, format->architecture);
+  if (definition.ok()) definition->spec.model_type = format->model_type;
+  return definition;
 }
 
 }  // namespace

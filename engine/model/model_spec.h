@@ -40,7 +40,7 @@ struct LayerSpec {
 };
 
 struct ModelSpec {
-  std::string architecture;  // as config.json names it
+  std::string architecture, model_type;  // as config.json names them: "LlamaForCausalLM", "llama"
   FrameSpec frame;
   std::vector<LayerSpec> layers;  // at least one
   // Tokens of the longest sequence that the positions allow; 0: no limit.

@@ -13,15 +13,16 @@ namespace {
 
 ModelSpec SpecOf(const ModelConfig& config) {
   ModelSpec spec;
-  spec.architecture = "polysketchformer";
+  spec.architecture = "PolySketchFormer";
+  spec.model_type = "polysketchformer";
   spec.frame = {.width = config.emb_dim,
                 .mlp_hidden = config.mlp_hidden(),
                 .vocab_size = config.vocab_size,
                 .sinusoids = config.sinusoidal_positions,
                 .rope_thetas = RopeThetas(config.head_dim()),
                 .output_bias = true};
-  spec.layers.assign(static_cast<size_t>(config.num_layers),
-                     {.attention = config.attention_spec(StateFormat::kF32)});
+  for (int i = 0; i < config.num_layers; ++i)
+    spec.layers.push_back({.attention = config.attention_spec(StateFormat::kF32, i)});
   spec.context_length = config.context_length;
   spec.add_bos = config.add_bos;
   spec.bos_id = config.bos_id;
@@ -43,14 +44,14 @@ class PolysketchformerReader {
     PS_ASSIGN_OR_RETURN(weights_->final_norm, Norm("final_norm", D));
     weights_->layers.resize(static_cast<size_t>(config_.num_layers));
     for (int i = 0; i < config_.num_layers; ++i) {
-      PS_RETURN_IF_ERROR(Layer(StrCat("layers.", i, "."), &weights_->layers[i]));
+      PS_RETURN_IF_ERROR(Layer(StrCat("layers.", i, "."), config_.layer(i), &weights_->layers[i]));
     }
     return reader_.CheckAllRead(StrCat("a ", AttentionKindName(config_.attention), " model with ",
                                        config_.num_layers, " layers"));
   }
 
  private:
-  Status Layer(const std::string& prefix, LayerWeights* layer) {
+  Status Layer(const std::string& prefix, const LayerConfig& config, LayerWeights* layer) {
     const int64_t D = config_.emb_dim, h = config_.mlp_hidden(), d = config_.head_dim();
     PS_ASSIGN_OR_RETURN(layer->attn_norm, Norm(prefix + "attn_norm", D));
     PS_ASSIGN_OR_RETURN(layer->qkv, Dense(prefix + "attn.qkv.weight", D, 3 * D));
@@ -58,25 +59,25 @@ class PolysketchformerReader {
     PS_ASSIGN_OR_RETURN(layer->mlp.norm, Norm(prefix + "mlp_norm", D));
     PS_ASSIGN_OR_RETURN(layer->mlp.up, Dense(prefix + "mlp.up.weight", D, 2 * h));
     PS_ASSIGN_OR_RETURN(layer->mlp.down, Dense(prefix + "mlp.down.weight", h, D));
-    if (config_.has_qk_norm()) {
+    if (config.has_qk_norm()) {
       PS_ASSIGN_OR_RETURN(layer->q_norm, Norm(prefix + "attn.qk_norm", d));
       layer->k_norm = layer->q_norm;
     }
-    if (config_.is_mixed()) {
+    if (config.is_mixed()) {
       PS_ASSIGN_OR_RETURN(layer->near_q_norm, Norm(prefix + "attn.near_q_norm", d));
       PS_ASSIGN_OR_RETURN(layer->near_k_norm, Norm(prefix + "attn.near_k_norm", d));
     }
-    if (config_.is_learned_sketch()) PS_RETURN_IF_ERROR(Network(prefix, layer));
-    if (config_.is_random_sketch()) PS_RETURN_IF_ERROR(Random(prefix, layer));
-    if (config_.attention == AttentionKind::kPerformer) {
+    if (config.is_learned_sketch()) PS_RETURN_IF_ERROR(Network(prefix, config, layer));
+    if (config.is_random_sketch()) PS_RETURN_IF_ERROR(Random(prefix, config, layer));
+    if (config.attention == AttentionKind::kPerformer) {
       PS_ASSIGN_OR_RETURN(layer->omega,
-                          reader_.ReadMatrix(prefix + "attn.omega", d, config_.num_features,
+                          reader_.ReadMatrix(prefix + "attn.omega", d, config.num_features,
                                              MatrixLayout::kOutIn, MatrixRole::kExact));
     }
-    if (config_.has_coefficients()) {
-      PS_ASSIGN_OR_RETURN(layer->coefficients, Coefficients(prefix + "attn.coefficients"));
+    if (config.has_coefficients()) {
+      PS_ASSIGN_OR_RETURN(layer->coefficients, Coefficients(prefix + "attn.coefficients", config));
     }
-    if (config_.decay_gate) {
+    if (config.decay_gate) {
       const int64_t H = config_.num_heads;
       PS_ASSIGN_OR_RETURN(layer->gate,
                           Dense(prefix + "attn.gate.weight", D, H, MatrixRole::kExact));
@@ -85,32 +86,32 @@ class PolysketchformerReader {
     return Status();
   }
 
-  Result<const float*> Coefficients(const std::string& name) {
-    const int64_t heads = config_.num_heads, terms = config_.power + 1;
+  Result<const float*> Coefficients(const std::string& name, const LayerConfig& config) {
+    const int64_t heads = config_.num_heads, terms = config.power + 1;
     std::vector<int64_t> shape = {terms};
-    if (config_.head_coefficients) shape.insert(shape.begin(), heads);
+    if (config.head_coefficients) shape.insert(shape.begin(), heads);
     PS_ASSIGN_OR_RETURN(const std::vector<float> stored, reader_.ReadFloats(name, shape));
     std::vector<float> of_heads;
     while (std::ssize(of_heads) < heads * terms) {
       of_heads.insert(of_heads.end(), stored.begin(), stored.end());
     }
-    if (config_.attention == AttentionKind::kAffineSquare) {
-      for (int64_t h = 0; h < heads; ++h) FoldAffineTerms(&of_heads[2 * h]);
+    if (config.attention == AttentionKind::kAffineSquare) {
+      for (int64_t h = 0; h < heads; ++h) FoldAffineTerms(config, &of_heads[2 * h]);
     }
     return reader_.KeepVector(of_heads);
   }
 
   // Makes (c, f) of (a_0, a_1): a_0 + a_1 (x + alpha) / beta = c + f x.
-  void FoldAffineTerms(float* terms) const {
-    const double factor = terms[1] / config_.beta;
-    terms[0] = static_cast<float>(terms[0] + factor * config_.alpha);
+  static void FoldAffineTerms(const LayerConfig& config, float* terms) {
+    const double factor = terms[1] / config.beta;
+    terms[0] = static_cast<float>(terms[0] + factor * config.alpha);
     terms[1] = static_cast<float>(factor);
   }
 
-  Status Network(const std::string& prefix, LayerWeights* layer) {
-    const int64_t r = config_.sketch_size, hidden = ModelConfig::kSketchExpansion * r;
+  Status Network(const std::string& prefix, const LayerConfig& config, LayerWeights* layer) {
+    const int64_t r = config.sketch_size, hidden = ModelConfig::kSketchExpansion * r;
     layer->network.input = config_.head_dim();
-    layer->network.size = config_.sketch_size;
+    layer->network.size = config.sketch_size;
     for (int b = 0; b < 2; ++b) {
       for (int l = 0; l < ModelConfig::kSketchLevels; ++l) {
         const std::string name = StrCat(prefix, "attn.sketch.branch", b + 1, ".level", l, ".");
@@ -124,9 +125,9 @@ class PolysketchformerReader {
     return Status();
   }
 
-  Status Random(const std::string& prefix, LayerWeights* layer) {
-    const int64_t r = config_.sketch_size;
-    for (int count = config_.sketch_degree(); count >= 2; count /= 2) {
+  Status Random(const std::string& prefix, const LayerConfig& config, LayerWeights* layer) {
+    const int64_t r = config.sketch_size;
+    for (int count = config.sketch_degree(); count >= 2; count /= 2) {
       const size_t level = layer->random_matrices.size();
       const int64_t in = level == 0 ? config_.head_dim() : r;
       PS_ASSIGN_OR_RETURN(
@@ -135,7 +136,7 @@ class PolysketchformerReader {
       layer->random_matrices.push_back(std::move(matrices));
     }
     for (const auto& level : layer->random_matrices) layer->random_levels.emplace_back(level);
-    layer->random_sketch = {layer->random_levels, config_.head_dim(), config_.sketch_size};
+    layer->random_sketch = {layer->random_levels, config_.head_dim(), config.sketch_size};
     return Status();
   }
 

@@ -425,6 +425,8 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
           .tool_form = FormOfTools(config, loaded),
           .tool_form_named = config.tool_format != "auto",
           .folder = loaded.folder,
+          .architecture = loaded.model->spec().architecture,
+          .model_type = loaded.model->spec().model_type,
           .rules = {.tokenizer = loaded.tokenizer.get(),
                     .grammars = loaded.grammars.get(),
                     .add_bos = loaded.add_bos,

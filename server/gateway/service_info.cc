@@ -70,8 +70,8 @@ void FillModelInfo(const ServedModel& model, const std::string& name,
   info->set_model_path(name);
   info->set_served_model_name(name);
   info->set_is_generation(true);
-  info->set_model_type("polysketchformer");
-  info->add_architectures("PolySketchFormer");
+  info->set_model_type(model.model_type);
+  info->add_architectures(model.architecture);
   info->set_vocab_size(static_cast<uint32_t>(model_info.vocab_size()));
   const int64_t most = limits.max_prompt_tokens() + limits.max_new_tokens();
   const int64_t context = model_info.context_limit() > 0 ? model_info.context_limit() : most;

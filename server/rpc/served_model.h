@@ -26,6 +26,7 @@ struct ServedModel {
   std::optional<ToolForm> tool_form;  // in which the model calls tools; nullopt: not known
   bool tool_form_named = false;       // by --tool-format
   ModelFolder folder{""};
+  std::string architecture, model_type;  // as of ModelSpec
   RequestRules rules;
   v1::GetModelResponse description;
 };

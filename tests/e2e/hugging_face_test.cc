@@ -179,6 +179,13 @@ TEST_F(HuggingFace, TheModelIsDescribed) {
   const json list = json::parse(HttpGet(server_->http_address(), "/v1/models"));
   EXPECT_EQ(list.at("data").at(0).at("max_model_len"), kPositions);
   EXPECT_TRUE(server_->Logs("kv_cache"));
+  const auto call = client_->StartRaw("/vllm.grpc.engine.VllmEngine/GetModelInfo");
+  call->Write("");
+  call->WritesDone();
+  std::string info;
+  ASSERT_TRUE(call->Read(&info));
+  EXPECT_NE(info.find("LlamaForCausalLM"), std::string::npos);
+  EXPECT_EQ(info.find("olySketchFormer"), std::string::npos);
 }
 
 TEST_F(HuggingFace, TextBeginsWithBosAndRowsWithoutATokenAreNoIds) {

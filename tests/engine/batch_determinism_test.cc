@@ -1,6 +1,6 @@
 // A request's tokens and log-probabilities are the same bits whatever runs beside it, however its
 // prompt is split, whichever request preempts it, and whatever is drafted: real models of every
-// kind, through the scheduler, in batches of 1 to 64, against each request alone.
+// kind and mixtures of them, through the scheduler, in batches of 1 to 64, against each request alone.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -33,9 +33,7 @@ std::vector<std::string> KindsAndFormats() {
   std::vector<std::string> names = testing::TinyModelNames();
   for (size_t i = 0, n = names.size(); i < n; ++i) {
     const ModelConfig config = testing::TinyConfig(names[i]);
-    if (!config.attention_spec(StateFormat::kQ8).kv_cache()) {
-      names.push_back(names[i] + std::string(kByteStates));
-    }
+    if (testing::HasRecurrentLayers(config)) names.push_back(names[i] + std::string(kByteStates));
   }
   for (const char* frame : {"mistral", "qwen3"}) names.push_back(frame + std::string(kWindows));
   return names;

@@ -216,7 +216,8 @@ TEST_P(CanaryTest, EachIsItsSoloColdRun) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, CanaryTest,
                          ::testing::Values("learned_sketch_mixed", "softmax",
-                                           "learned_sketch_mixed_gated"),
+                                           "learned_sketch_mixed_gated", "mixture",
+                                           "mixture_of_windows"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

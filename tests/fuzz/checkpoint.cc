@@ -26,8 +26,12 @@ void CheckConfig(std::string_view text) {
   if (!config.ok()) return fuzz::CheckError(config.status());
   PS_CHECK(config->vocab_size > 0 && config->num_layers > 0 && config->num_heads > 0);
   PS_CHECK(config->emb_dim % config->num_heads == 0 && config->head_dim() > 0);
-  PS_CHECK(config->mlp_hidden() > 0 && config->grain_size > 0);
-  PS_CHECK(config->is_sketched() == (config->sketch_size > 0));
+  PS_CHECK(config->mlp_hidden() > 0);
+  PS_CHECK(config->layers.empty() || std::ssize(config->layers) == config->num_layers);
+  for (int i = 0; i < config->num_layers; ++i) {
+    const LayerConfig& layer = config->layer(i);
+    PS_CHECK(layer.is_sketched() == (layer.sketch_size > 0) && layer.grain_size > 0);
+  }
   PS_CHECK(config->bos_id >= -1 && config->bos_id < config->vocab_size);
   PS_CHECK(config->eos_id >= -1 && config->eos_id < config->vocab_size);
   // No product of the sizes that the model multiplies overflows.
@@ -53,7 +57,8 @@ void CheckDefinition(std::string_view text) {
     PS_CHECK(attention.heads > 0 && attention.heads % attention.key_heads() == 0);
     PS_CHECK(attention.head_dim > 0 && attention.head_dim % 2 == 0 && attention.block > 0);
     PS_CHECK(std::ssize(spec.frame.rope_thetas) == attention.head_dim / 2);
-    PS_CHECK(attention.window >= 0 && attention.window <= spec.context_length);
+    PS_CHECK(attention.window >= 0 && attention.window <= 1 << 28 && attention.sinks >= 0);
+    PS_CHECK(attention.window == 0 || attention.kv_cache());
   }
   for (const float theta : spec.frame.rope_thetas) PS_CHECK(theta > 0 && theta <= 1) << theta;
   PS_CHECK(spec.frame.width > 0 && spec.frame.mlp_hidden > 0 && spec.context_limit >= 0);

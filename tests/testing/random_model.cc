@@ -32,7 +32,8 @@ constexpr AttentionKind kKinds[] = {
     AttentionKind::kPolynomialSquare,
     AttentionKind::kAffineSquare,
 };
-constexpr std::string_view kGated = "_gated", kWithoutSinusoids = "_without_sinusoids";
+constexpr std::string_view kGated = "_gated", kWithoutSinusoids = "_without_sinusoids",
+                           kMixture = "mixture", kMixtureOfWindows = "mixture_of_windows";
 
 // Collects tensors for one safetensors file: the bytes of all in a row, and the header that
 // describes them.
@@ -92,8 +93,9 @@ class SafetensorsWriter {
   std::string data_;
 };
 
-void AddAttention(const ModelConfig& config, const std::string& attn, SafetensorsWriter* out) {
-  const int64_t width = config.emb_dim, d = config.head_dim(), r = config.sketch_size;
+void AddAttention(const ModelConfig& model, const LayerConfig& config, const std::string& attn,
+                  SafetensorsWriter* out) {
+  const int64_t width = model.emb_dim, d = model.head_dim(), r = config.sketch_size;
   out->Matrix(attn + "qkv.weight", {width, 3 * width}, 1 / std::sqrt(width));
   out->Matrix(attn + "out.weight", {width, width}, 1 / std::sqrt(width));
   if (config.has_qk_norm()) out->Norm(attn + "qk_norm", d);
@@ -125,32 +127,19 @@ void AddAttention(const ModelConfig& config, const std::string& attn, Safetensor
   }
   if (config.has_coefficients()) {
     std::vector<int64_t> shape = {config.power + 1};
-    if (config.head_coefficients) shape.insert(shape.begin(), config.num_heads);
+    if (config.head_coefficients) shape.insert(shape.begin(), model.num_heads);
     out->Matrix(attn + "coefficients", shape, 1);
   }
   if (config.decay_gate) {  // half of a weight is left after about 5 tokens
-    out->Matrix(attn + "gate.weight", {width, config.num_heads}, 1 / std::sqrt(width));
-    out->Vector(attn + "gate.bias", config.num_heads, 2, 0.5);
+    out->Matrix(attn + "gate.weight", {width, model.num_heads}, 1 / std::sqrt(width));
+    out->Vector(attn + "gate.bias", model.num_heads, 2, 0.5);
   }
 }
 
-json ConfigJson(const ModelConfig& config) {
-  const bool second = config.decay_gate || !config.sinusoidal_positions;
-  json object = {{"format_version", config.has_coefficients() ? 3
-                                    : second                  ? 2
-                                                              : 1},
-                 {"architecture", "polysketchformer"},
-                 {"attention", AttentionKindName(config.attention)},
-                 {"vocab_size", config.vocab_size},
-                 {"emb_dim", config.emb_dim},
-                 {"num_heads", config.num_heads},
-                 {"num_layers", config.num_layers},
-                 {"context_length", config.context_length},
+json LayerJson(const LayerConfig& config) {
+  json object = {{"attention", AttentionKindName(config.attention)},
                  {"power", config.power},
-                 {"grain_size", config.grain_size},
-                 {"add_bos", config.add_bos},
-                 {"bos_id", config.bos_id},
-                 {"eos_id", config.eos_id}};
+                 {"grain_size", config.grain_size}};
   if (config.is_mixed()) object["near_power"] = config.near_power;
   if (config.is_sketched()) object["sketch_size"] = config.sketch_size;
   if (config.is_random_sketch()) object["sketch_kind"] = "gaussian";
@@ -164,11 +153,61 @@ json ConfigJson(const ModelConfig& config) {
     object["learned_coefficients"] = config.learned_coefficients;
   }
   if (config.decay_gate) object["decay_gate"] = true;
-  if (!config.sinusoidal_positions) object["sinusoidal_positions"] = false;
+  if (config.window > 0) {
+    object["window"] = config.window;
+    object["window_kind"] = config.window_kind == WindowKind::kBlocks ? "blocks" : "sliding";
+    object["sinks"] = config.sinks;
+  }
   return object;
 }
 
+json ConfigJson(const ModelConfig& config) {
+  const bool second = config.decay_gate || !config.sinusoidal_positions;
+  const bool fourth = config.window > 0 || !config.layers.empty();
+  json object = {{"format_version", fourth                      ? 4
+                                    : config.has_coefficients() ? 3
+                                    : second                    ? 2
+                                                                : 1},
+                 {"architecture", "polysketchformer"},
+                 {"vocab_size", config.vocab_size},
+                 {"emb_dim", config.emb_dim},
+                 {"num_heads", config.num_heads},
+                 {"num_layers", config.num_layers},
+                 {"context_length", config.context_length},
+                 {"add_bos", config.add_bos},
+                 {"bos_id", config.bos_id},
+                 {"eos_id", config.eos_id}};
+  object.update(LayerJson(config));
+  if (!config.sinusoidal_positions) object["sinusoidal_positions"] = false;
+  for (const LayerConfig& layer : config.layers) object["layers"].push_back(LayerJson(layer));
+  return object;
+}
+
+// A config whose layers are those of `models`.
+ModelConfig Mixture(const std::vector<ModelConfig>& models) {
+  ModelConfig config = TinyConfig(AttentionKind::kSoftmax);
+  config.num_layers = static_cast<int>(models.size());
+  config.layers.assign(models.begin(), models.end());
+  return config;
+}
+
+ModelConfig TinyWindow(int window, WindowKind kind, int sinks, int block) {
+  ModelConfig config = TinyConfig(AttentionKind::kSoftmax);
+  config.window = window;
+  config.window_kind = kind;
+  config.sinks = sinks;
+  config.grain_size = block;
+  return config;
+}
+
 }  // namespace
+
+bool HasRecurrentLayers(const ModelConfig& config) {
+  for (int i = 0; i < config.num_layers; ++i) {
+    if (!config.layer(i).is_kv()) return true;
+  }
+  return false;
+}
 
 ModelConfig TinyConfig(AttentionKind kind) {
   ModelConfig config;
@@ -198,10 +237,22 @@ std::vector<std::string> TinyModelNames() {
     if (!TinyConfig(kind).is_kv()) names.push_back(StrCat(AttentionKindName(kind), kGated));
   }
   names.push_back(StrCat(AttentionKindName(AttentionKind::kLearnedSketchMixed), kWithoutSinusoids));
+  names.insert(names.end(), {std::string(kMixture), std::string(kMixtureOfWindows)});
   return names;
 }
 
 ModelConfig TinyConfig(const std::string& name) {
+  if (name == kMixture) {
+    return Mixture({TinyConfig(AttentionKind::kSoftmax), TinyWindow(11, WindowKind::kSliding, 3, 8),
+                    TinyConfig("learned_sketch_mixed_gated"),
+                    TinyConfig(AttentionKind::kPolynomial),
+                    TinyConfig(AttentionKind::kRandomSketch)});
+  }
+  if (name == kMixtureOfWindows) {
+    return Mixture({TinyWindow(9, WindowKind::kSliding, 2, 4),
+                    TinyWindow(7, WindowKind::kBlocks, 0, 16),
+                    TinyConfig(AttentionKind::kSymmetricPower)});
+  }
   for (const AttentionKind kind : kKinds) {
     ModelConfig config = TinyConfig(kind);
     config.decay_gate = name == StrCat(AttentionKindName(kind), kGated);
@@ -222,7 +273,7 @@ void WriteRandomModel(const std::filesystem::path& folder, const ModelConfig& co
   for (int i = 0; i < config.num_layers; ++i) {
     const std::string layer = StrCat("layers.", i, ".");
     out.Norm(layer + "attn_norm", width);
-    AddAttention(config, layer + "attn.", &out);
+    AddAttention(config, config.layer(i), layer + "attn.", &out);
     out.Norm(layer + "mlp_norm", width);
     out.Matrix(layer + "mlp.up.weight", {width, 2 * hidden}, 1 / std::sqrt(width));
     out.Matrix(layer + "mlp.down.weight", {hidden, width}, 1 / std::sqrt(hidden));

@@ -15,9 +15,12 @@ namespace polysketch::testing {
 // (degree 2), 12 features.
 ModelConfig TinyConfig(AttentionKind kind);
 // The names of small models, for parameters of tests: every kind, then every recurrent kind with a
-// decay gate ("linear_gated"), and one kind without sinusoidal positions.
+// decay gate ("linear_gated"), one kind without sinusoidal positions, and mixtures: "mixture" has full,
+// window, sketched, gated and polynomial layers, "mixture_of_windows" no layer that grows.
 std::vector<std::string> TinyModelNames();
 ModelConfig TinyConfig(const std::string& name);
+// Whether a layer is of a recurrent kind, whose states have formats.
+bool HasRecurrentLayers(const ModelConfig& config);
 
 // Writes config.json and model.safetensors with every matrix stored as `type`, norms and biases as
 // F32 ones moved away from 1 and 0. Scales keep activations and logits of order one. The folder is

@@ -110,6 +110,82 @@ TEST(ModelConfigTest, SinusoidalPositions) {
   }
 }
 
+TEST(ModelConfigTest, LayersThatDiffer) {
+  json text = Valid("learned_sketch_mixed");
+  text["format_version"] = 4;
+  text["decay_gate"] = true;
+  text["layers"] = {{{"attention", "softmax"}, {"decay_gate", false}, {"window", 9}, {"sinks", 2}},
+                    json::object(),
+                    {{"attention", "symmetric_power"}, {"grain_size", 64}}};
+  const auto config = ModelConfig::Parse(text.dump(), "config.json");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  const auto spec = [&](int layer) { return config->attention_spec(StateFormat::kBf16, layer); };
+  AttentionSpec window;
+  window.heads = 2;
+  window.head_dim = 32;
+  window.block = 16;
+  window.window = 9;
+  window.sinks = 2;
+  window.stabilizer = 0;
+  window.beta = 32;
+  window.state_format = StateFormat::kBf16;
+  EXPECT_EQ(spec(0), window);
+  text.erase("layers");
+  EXPECT_EQ(spec(1),
+            ModelConfig::Parse(text.dump(), "config.json")->attention_spec(StateFormat::kBf16));
+  EXPECT_EQ(spec(2).kind, AttentionKind::kSymmetricPower);
+  EXPECT_EQ(spec(2).block, 64);
+  EXPECT_EQ(spec(2).power, 2);
+  EXPECT_TRUE(spec(2).decay_gate);
+}
+
+TEST(ModelConfigTest, WindowsOfAllLayers) {
+  json text = Valid("polynomial");
+  text["format_version"] = 4;
+  text["window"] = 9;
+  text["window_kind"] = "blocks";
+  const auto config = ModelConfig::Parse(text.dump(), "config.json");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(config->attention_spec(StateFormat::kF32, i).window, 9);
+    EXPECT_EQ(config->attention_spec(StateFormat::kF32, i).window_kind, WindowKind::kBlocks);
+    EXPECT_EQ(config->attention_spec(StateFormat::kF32, i).sinks, 0);
+  }
+}
+
+TEST(ModelConfigTest, AWrongFieldOfALayerIsNamed) {
+  const struct {
+    json layer;
+    const char* message;
+  } cases[] = {
+      {7, "field \"layers[1]\": expected an object, found the number 7"},
+      {{{"vocab_size", 7}}, "unknown field \"layers[1].vocab_size\""},
+      {{{"layers", json::array()}}, "unknown field \"layers[1].layers\""},
+      {{{"attention", "flash"}}, "field \"layers[1].attention\": expected one of softmax, "},
+      {{{"attention", "performer"}}, "field \"layers[1].num_features\": missing"},
+      {{{"attention", "linear"}, {"window", 8}},
+       "field \"layers[1].window\": expected none for attention \"linear\", found 8"},
+      {{{"decay_gate", true}},
+       "field \"layers[1].decay_gate\": expected false for attention \"softmax\", found true"},
+      {{{"attention", "symmetric_power"}, {"power", 4}},
+       "field \"layers[1].power\": expected 2 for attention \"symmetric_power\", found 4"},
+      {{{"attention", "random_sketch"}, {"sketch_size", 8}, {"power", 6}},
+       "field \"layers[1].power\": expected a power of two from 4 for attention \"random_sketch\""},
+  };
+  for (const auto& c : cases) {
+    json text = Valid("softmax");
+    text["format_version"] = 4;
+    text["layers"] = {json::object(), c.layer, json::object()};
+    const std::string dumped = text.dump();
+    SCOPED_TRACE(dumped);
+    const auto config = ModelConfig::Parse(dumped, "DIR/config.json");
+    ASSERT_FALSE(config.ok());
+    EXPECT_EQ(config.status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(config.status().message().find(StrCat("DIR/config.json: ", c.message)), 0u)
+        << config.status().message();
+  }
+}
+
 TEST(ModelConfigTest, SquaresOfPolynomials) {
   for (const std::string name : {"polynomial_square", "affine_square"}) {
     json text = Valid(name);
@@ -167,7 +243,18 @@ TEST(ModelConfigTest, EveryWrongFieldIsNamed) {
     std::string message;
   } cases[] = {
       {"softmax", "format_version", json::value_t::discarded, "missing"},
-      {"softmax", "format_version", 4, "expected an integer in [1, 3], found the number 4"},
+      {"softmax", "format_version", 5, "expected an integer in [1, 4], found the number 5"},
+      {"softmax", "window", 9, "expected format_version 4 beside it, found 1"},
+      {"softmax", "window", 0, "expected an integer in [1, 268435456], found the number 0"},
+      {"linear", "window", 9, "expected none for attention \"linear\", found 9"},
+      {"softmax", "window_kind", "chunks", "expected \"sliding\" or \"blocks\", found \"chunks\""},
+      {"softmax", "sinks", 4, "expected a window beside it, found none"},
+      {"softmax", "sinks", -1, "expected an integer in [0, 65536], found the number -1"},
+      {"softmax", "layers", 3, "expected an array of num_layers 3 objects, found the number 3"},
+      {"softmax", "layers", json::array({json::object()}),
+       "expected an array of num_layers 3 objects, found 1 elements"},
+      {"softmax", "layers", json::array({json::object(), json::object(), json::object()}),
+       "expected format_version 4 beside it, found 1"},
       {"polynomial_square", "format_version", 2,
        "expected 3 for attention \"polynomial_square\", found 2"},
       {"affine_square", "format_version", 1, "expected 3 for attention \"affine_square\", found 1"},

@@ -1,6 +1,6 @@
 // Logits of a request are the same bits whatever the split of its prompt, the number of threads and
 // the requests beside it, and whether its state was saved or truncated: every attention kind, with
-// and without a decay gate, all state formats, all weight types, on each instruction set.
+// and without a decay gate, mixtures, all state formats, all weight types, on each instruction set.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ class DeterminismTest : public testing::IsaTest {
         const std::filesystem::path path = folder.path() / StrCat(name, "-", DataTypeName(type));
         testing::WriteRandomModel(path, config, type, 7 + result.size());
         for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
-          if (format != StateFormat::kF32 && config.attention_spec(format).kv_cache()) continue;
+          if (format != StateFormat::kF32 && !testing::HasRecurrentLayers(config)) continue;
           LoadOptions options;
           options.state_format = format;
           result.push_back(
@@ -190,9 +190,9 @@ TEST_P(DeterminismTest, SavedAndTruncatedStatesGoOn) {
       std::vector<int32_t> other = tokens;
       for (size_t i = cut; i < other.size(); ++i) other[i] = (other[i] + 1) % model->vocab_size();
       Request request(*model, other);
-      const auto block = static_cast<int>(model->attention().front().block);
-      testing::StepRequests(*model,
-                            {{&request, std::min(kLength, (cut + block - 1) / block * block)}});
+      const int64_t removable = request.state->Removable(cut);
+      testing::StepRequests(
+          *model, {{&request, static_cast<int>(std::min<int64_t>(kLength, cut + removable))}});
       request.state->Truncate(cut);
       std::vector<uint8_t> saved(request.state->SavedBytes());
       request.state->Save(saved);

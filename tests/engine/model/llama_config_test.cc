@@ -89,6 +89,7 @@ TEST(LlamaConfigTest, WhatMayBeLeftOut) {
   config["rope_scaling"] = nullptr;
   const ModelSpec spec = SpecOf(config);
   EXPECT_EQ(spec.architecture, "LlamaForCausalLM");  // by model_type
+  EXPECT_EQ(spec.model_type, "llama");
   EXPECT_EQ(spec.layers[0].attention.kv_heads, 8);
   EXPECT_EQ(spec.frame.epsilon, 1e-6f);
   EXPECT_EQ(spec.bos_id, -1);

@@ -177,6 +177,8 @@ TEST_F(VllmEngineTest, ModelAndLoad) {
   served_.description.set_bos_id(256);
   served_.description.set_vocab_size(258);
   served_.description.mutable_limits()->set_max_sequences(4);
+  served_.architecture = "Qwen3ForCausalLM";
+  served_.model_type = "qwen3";
   Ready();
   grpc::ClientContext model, server, loads, running;
   vllm_engine::GetModelInfoResponse info;
@@ -185,6 +187,9 @@ TEST_F(VllmEngineTest, ModelAndLoad) {
   EXPECT_EQ(info.eos_token_ids(0), 257);
   EXPECT_EQ(info.eos_token_ids(1), 3);
   EXPECT_TRUE(info.is_generation());
+  EXPECT_EQ(info.model_type(), "qwen3");
+  ASSERT_EQ(info.architectures_size(), 1);
+  EXPECT_EQ(info.architectures(0), "Qwen3ForCausalLM");
   const auto reader = vllm_->Generate(&running, EndlessGeneration(""));
   GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
