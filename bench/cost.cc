@@ -26,7 +26,7 @@ void AddLayer(const AttentionSpec& spec, double D, double context, TokenCost* co
   } else if (spec.kind == AttentionKind::kPerformer) {
     cost->sketch += 2 * H * 2 * d * spec.num_features;
   }
-  if (!spec.kv_cache()) cost->far += H * 2 * 2 * spec.features() * d;
+  if (!spec.kv_cache()) cost->far += (H + spec.key_heads()) * 2 * spec.features() * d;
   double keys = spec.kv_cache() ? context : spec.block / 2.0;
   if (spec.window > 0) {
     const double window = spec.window_kind == WindowKind::kBlocks ? 1.5 * spec.window : spec.window;
@@ -42,7 +42,8 @@ TokenCost CostOfToken(const ModelSpec& model, double context, bool with_logits) 
   TokenCost cost;
   for (const LayerSpec& layer : model.layers) {
     AddLayer(layer.attention, D, context, &cost);
-    cost.dense += 2 * (2 * D * h + h * D);
+    cost.dense +=
+        2 * (D * static_cast<double>(UpColumns(model.frame.gate, model.frame.mlp_hidden)) + h * D);
   }
   if (with_logits) cost.logits = 2 * D * model.frame.vocab_size;
   return cost;

@@ -155,17 +155,18 @@ void TimedBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_
 void TimedBackend::Attention(const AttentionSpec& spec, int layer,
                              std::span<const Segment> segments, const AttentionInput& input,
                              float* out) {
-  const double heads = spec.heads, d = spec.head_dim, features = spec.features();
+  const double heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim,
+               features = spec.features();
   Work work{OpClass::kF32, 0, 0};
   for (const Segment& segment : segments) {
     const double near = NearTokens(spec, segment);
     work.flop += heads * near * 2 * (spec.near_dim() + d);
     if (spec.kv_cache()) continue;
-    work.flop += heads * segment.rows * 2 * 2 * features * d;
+    work.flop += (heads + kv_heads) * segment.rows * 2 * features * d;
     const int64_t buffered = segment.state->position() % spec.block + segment.rows;
     work.bytes +=
-        heads * static_cast<double>(spec.FarReadBytes() +
-                                    spec.NearReadBytes(std::min<int64_t>(buffered, spec.block)));
+        kv_heads * static_cast<double>(spec.FarReadBytes() +
+                                       spec.NearReadBytes(std::min<int64_t>(buffered, spec.block)));
   }
   Timed("attention", work, [&] { inner().Attention(spec, layer, segments, input, out); });
 }

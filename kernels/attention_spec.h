@@ -60,7 +60,7 @@ enum class WindowKind {
 struct AttentionSpec {
   AttentionKind kind = AttentionKind::kSoftmax;
   int heads = 0;         // of queries
-  int kv_heads = 0;      // of keys and values, a divisor of `heads`; 0: as many (key_heads)
+  int kv_heads = 0;      // of keys, values and gates, a divisor of `heads`; 0: as many (key_heads)
   int head_dim = 0;      // d
   int sketch_size = 0;   // r; sketched kinds, d in symmetric_power, d + 1 in affine_square
   int num_features = 0;  // m; linear (= head_dim) and performer
@@ -101,8 +101,8 @@ struct AttentionSpec {
   bool has_coefficients() const {
     return kind == AttentionKind::kPolynomialSquare || kind == AttentionKind::kAffineSquare;
   }
-  // One norm over d for queries and keys, after their rotation and before the power or the random
-  // sketch.
+  // In a PolySketchFormer: one norm over d for queries and keys, after their rotation and before the
+  // power or the random sketch.
   bool qk_norm() const {
     return kind == AttentionKind::kPolynomial || kind == AttentionKind::kSymmetricPower ||
            random_sketch() || has_coefficients();

@@ -47,7 +47,7 @@ struct AttentionInput {
   const float* far_k = nullptr;   // [M, Hkv, far_dim]
   const float* v = nullptr;       // row m, kv head h at v + m * v_stride + h * d
   int64_t v_stride = 0;           // in floats
-  // log of what the decay gate of a head keeps at a token, at most 0: [M, H]. Read if
+  // log of what the decay gate of a kv head keeps at a token, at most 0: [M, Hkv]. Read if
   // spec.decay_gate.
   const float* log_decay = nullptr;
   // a_0 to a_p of each head's P: [H, power + 1]. Read in polynomial_square.
@@ -85,7 +85,8 @@ enum class BackendFeature {
   kDecayGate,        // LogSigmoid, and Attention with a decay gate
   kRmsNorm,          // NormKind::kRms, and an epsilon other than 1e-5
   kSiluGate,         // GateKind::kSilu
-  kGroupedQueries,   // fewer heads of keys and values than of queries, in KV kinds
+  kUngatedMlp,       // GateKind::kUngatedGelu
+  kGroupedQueries,   // fewer heads of keys and values than of queries
   kRopeThetas,       // thetas other than RopeThetas(d)
   kNormsBeforeRope,  // HeadNorms::before_rotation
   kMixedLayers,      // layers whose attention differs
@@ -165,7 +166,8 @@ class Backend {
   // d]. thetas: [d/2] in host memory; if empty, heads are copied.
   virtual void Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
                     std::span<const float> thetas, float* q, float* k) = 0;
-  // out[m] = u * gate(g), [u, g] = up[m]. up [rows, 2 hidden], out [rows, hidden].
+  // out[m] = u * gate(g), [u, g] = up[m], or gelu(up[m]) without a gate. up [rows, UpColumns], out [rows,
+  // hidden].
   virtual void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) = 0;
 
   // --- fused ops: the same results as the ops that the default implementations call ---
@@ -181,7 +183,7 @@ class Backend {
   virtual void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
     const int64_t hidden = mlp.down->in();
     float* up = scratch + rows * mlp.up->in();
-    float* gated = up + rows * 2 * hidden;
+    float* gated = up + rows * mlp.up->out();
     NormMatMul(x, rows, mlp.norm, *mlp.up, mlp.up_bias, scratch, up);
     Gate(mlp.gate, up, rows, static_cast<int>(hidden), gated);
     MatMul(gated, rows, *mlp.down, mlp.down_bias, /*accumulate=*/true, x);

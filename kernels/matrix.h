@@ -56,17 +56,23 @@ struct NormWeights {
   float epsilon = 1e-5f;
 };
 
-// gelu in its tanh form, or silu: g / (1 + exp(-g)).
-enum class GateKind { kGelu, kSilu };
+// gelu in its tanh form, or silu: g / (1 + exp(-g)). kUngatedGelu: gelu of the values themselves, and no
+// gate.
+enum class GateKind { kGelu, kSilu, kUngatedGelu };
 
-// An MLP with a gate: up [D, 2 hidden] yields [u, g], down [hidden, D] takes u * gate(g); a norm of
-// its input.
+// Columns of MlpWeights::up.
+inline int64_t UpColumns(GateKind gate, int64_t hidden) {
+  return gate == GateKind::kUngatedGelu ? hidden : 2 * hidden;
+}
+
+// An MLP: up [D, 2 hidden] yields [u, g], down [hidden, D] takes u * gate(g); without a gate up [D,
+// hidden] yields u, and down takes gelu(u). A norm of its input.
 struct MlpWeights {
   NormWeights norm;  // [D]
   const Matrix* up = nullptr;
   const Matrix* down = nullptr;
   GateKind gate = GateKind::kGelu;
-  const float* up_bias = nullptr;    // [2 hidden], or null
+  const float* up_bias = nullptr;    // of up's columns, or null
   const float* down_bias = nullptr;  // [D], or null
 };
 

@@ -26,6 +26,7 @@ Status CheckFeatures(const ModelSpec& spec, const Backend& backend, const std::s
        "decay gate"},
       {BackendFeature::kRmsNorm, frame.norm == NormKind::kRms || frame.epsilon != 1e-5f, "RMSNorm"},
       {BackendFeature::kSiluGate, frame.gate == GateKind::kSilu, "SiLU gate"},
+      {BackendFeature::kUngatedMlp, frame.gate == GateKind::kUngatedGelu, "MLP without a gate"},
       {BackendFeature::kGroupedQueries,
        any([](const LayerSpec& l) { return l.attention.query_group() > 1; }), "grouped queries"},
       {BackendFeature::kRopeThetas,
@@ -103,7 +104,7 @@ struct DecoderModel::Workspace {
         raise(&near_qk, attention.mixed() ? heads * shape.head_dim : 0);
         raise(&sketch, heads * attention.far_dim());
         raise(&attended, shape.q_row());
-        raise(&log_decay, attention.decay_gate ? shape.heads : 0);
+        raise(&log_decay, attention.decay_gate ? shape.kv_heads : 0);
       }
     }
     int64_t sum() const { return qkv + qk + near_qk + sketch + attended + log_decay; }
@@ -137,7 +138,7 @@ struct DecoderModel::Workspace {
   float* near_qk;    // norms of qk; mixed kinds
   float* sketch;     // [M, H + Hkv, far_dim], of q and then of k
   float* attended;   // [M, H, d]
-  float* log_decay;  // [M, H]; with a decay gate
+  float* log_decay;  // [M, Hkv]; with a decay gate
 };
 
 DecoderModel::DecoderModel(ModelSpec spec, const LoadOptions& options, Backend* backend,
@@ -298,7 +299,7 @@ AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, cons
     near_k = near_q + rows * shape.q_row();
     ops.RopeAndNorms(space_->qkv, positions_, shape, thetas, {w.near_q_norm, w.near_k_norm}, q, k,
                      near_q, near_k);
-  } else if (spec_.frame.head_norms || attention.qk_norm()) {
+  } else if (w.q_norm.scale != nullptr) {
     ops.RopeAndNorms(space_->qkv, positions_, shape, thetas,
                      {w.q_norm, w.k_norm, /*before_rotation=*/spec_.frame.head_norms}, q, k, q, k);
   } else {
@@ -312,7 +313,8 @@ AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, cons
     input.far_q = q;
     input.far_k = k;
   } else if (!attention.kv_cache()) {
-    const int64_t heads = rows * shape.heads;  // as many of keys
+    PS_CHECK(shape.kv_heads == shape.heads) << "grouped queries";
+    const int64_t heads = rows * shape.heads;
     FarFeatures(attention, w, q, 2 * heads);
     input.far_q = space_->sketch;
     input.far_k = space_->sketch + heads * attention.far_dim();
@@ -329,7 +331,7 @@ const float* DecoderModel::LogDecays(const AttentionSpec& attention, const Layer
   const int64_t rows = std::ssize(tokens_);
   float* out = space_->log_decay;
   backend_->MatMul(space_->normed, rows, *w.gate, w.gate_bias, /*accumulate=*/false, out);
-  backend_->LogSigmoid(out, rows * attention.heads, out);
+  backend_->LogSigmoid(out, rows * attention.key_heads(), out);
   return out;
 }
 

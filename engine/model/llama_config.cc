@@ -2,7 +2,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "engine/checkpoint/field_reader.h"
@@ -19,6 +21,12 @@ using nlohmann::json;
 // Tokens in a block of a KV cache.
 constexpr int kCacheBlock = 64;
 constexpr size_t kMaxStopIds = 64;
+// symmetric_power of Brumby and PowerCoder: tokens that are folded together, whose keys and values add 3% to
+// the state of a head of 128; its largest head; and c of weights (q.k)^2 / d. The published kernels add 1e-7 to
+// |q.k| / sqrt(d), whose square this is, and 1e-6 of the row's largest weight to their sum: less than float32
+// rounds, unless all weights are zero.
+constexpr int kPowerBlock = 128, kPowerHeadDimLimit = 256;
+constexpr double kPowerFloor = 1e-14;
 // Types of layers.
 constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention",
                            kWithSinks = "window_with_sinks";
@@ -29,9 +37,47 @@ constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 
               kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024,
               kPositionsLimit = 1 << 28;
 
+// A field that must have one value, or be absent.
+struct OnlyValue {
+  const char* name;
+  const char* value;  // as JSON
+  const char* reason;
+};
+
+constexpr OnlyValue kOnly[] = {
+    {"quantization_config", "null", "a checkpoint of F32, F16 or BF16"},
+    {"vision_config", "null", "a model of text alone"},
+    {"audio_config", "null", "a model of text alone"},
+    {"text_config", "null", "a model of text alone"},
+    {"num_local_experts", "null", "a model without a mixture of experts"},
+    {"num_experts", "null", "a model without a mixture of experts"},
+    {"n_routed_experts", "null", "a model without a mixture of experts"},
+    {"is_encoder_decoder", "false", "a decoder"},
+    {"add_cross_attention", "false", "a decoder without cross attention"},
+    {"pretraining_tp", "1", "1: products are not divided"},
+    {"partial_rotary_factor", "1.0", "1: RoPE rotates whole heads"},
+};
+// The same of the classes of transformers itself, and of the two that come with code of their own.
+constexpr OnlyValue kOnlyOfTransformers[] = {
+    {"auto_map", "null", "a model of transformers itself, without code of its own"},
+    {"hidden_act", "\"silu\"", "\"silu\""},
+};
+constexpr OnlyValue kOnlyOfBrumby[] = {
+    {"hidden_act", "\"silu\"", "\"silu\""},
+    {"p", "2", "2: weights are squares"},
+    {"use_exp", "false", "a model without softmax"},
+    {"use_sliding_window", "false", "a model without windows"},
+    {"attention_bias", "false", "a model without biases"},
+};
+constexpr OnlyValue kOnlyOfPowerCoder[] = {
+    {"hidden_act", "\"gelu_pytorch_tanh\"", "\"gelu_pytorch_tanh\""},
+    {"hybrid_exp", "\"none\"", "a model without softmax"},
+};
+
 // How the classes of transformers differ: what a field that is absent means, and which fields they read.
 struct Family {
   std::string_view architecture;
+  std::span<const OnlyValue> only;
   int kv_heads;      // of a config that has none; 0: as many as there are heads
   int head_dim = 0;  // of a config that has none; 0: hidden_size / num_attention_heads
   double rope_theta = 10000;
@@ -44,21 +90,32 @@ struct Family {
   // Whether sliding_window is read, whether use_sliding_window turns it on, and what it is if absent.
   bool reads_window = false, window_is_optional = false;
   int window = 0;  // 0: none
+  // Whether attention is symmetric_power, with a decay gate for each kv head.
+  bool power = false;
+  // The frame of Starcoder2: LayerNorm, an MLP without a gate, biases everywhere unless use_bias is false.
+  bool starcoder2 = false;
 };
 
 constexpr Family kFamilies[] = {
     {.architecture = "LlamaForCausalLM",
+     .only = kOnlyOfTransformers,
      .kv_heads = 0,
      .reads_attention_bias = true,
      .reads_mlp_bias = true},
-    {.architecture = "MistralForCausalLM", .kv_heads = 8, .reads_window = true, .window = 4096},
+    {.architecture = "MistralForCausalLM",
+     .only = kOnlyOfTransformers,
+     .kv_heads = 8,
+     .reads_window = true,
+     .window = 4096},
     {.architecture = "Qwen2ForCausalLM",
+     .only = kOnlyOfTransformers,
      .kv_heads = 32,
      .qkv_bias = true,
      .reads_window = true,
      .window_is_optional = true,
      .window = 4096},
     {.architecture = "Qwen3ForCausalLM",
+     .only = kOnlyOfTransformers,
      .kv_heads = 32,
      .head_dim = 128,
      .reads_attention_bias = true,
@@ -67,6 +124,7 @@ constexpr Family kFamilies[] = {
      .window_is_optional = true,
      .window = 4096},
     {.architecture = "SmolLM3ForCausalLM",
+     .only = kOnlyOfTransformers,
      .kv_heads = 4,
      .rope_theta = 2e6,
      .tied = true,
@@ -75,29 +133,18 @@ constexpr Family kFamilies[] = {
      .reads_no_rope_layers = true,
      .reads_window = true,
      .window_is_optional = true},
-};
-
-// A field that must have one value, or be absent.
-struct OnlyValue {
-  const char* name;
-  const char* value;  // as JSON
-  const char* reason;
-};
-
-constexpr OnlyValue kOnly[] = {
-    {"quantization_config", "null", "a checkpoint of F32, F16 or BF16"},
-    {"auto_map", "null", "a model of transformers itself, without code of its own"},
-    {"vision_config", "null", "a model of text alone"},
-    {"audio_config", "null", "a model of text alone"},
-    {"text_config", "null", "a model of text alone"},
-    {"num_local_experts", "null", "a model without a mixture of experts"},
-    {"num_experts", "null", "a model without a mixture of experts"},
-    {"n_routed_experts", "null", "a model without a mixture of experts"},
-    {"is_encoder_decoder", "false", "a decoder"},
-    {"add_cross_attention", "false", "a decoder without cross attention"},
-    {"pretraining_tp", "1", "1: products are not divided"},
-    {"partial_rotary_factor", "1.0", "1: RoPE rotates whole heads"},
-    {"hidden_act", "\"silu\"", "\"silu\""},
+    {.architecture = "BrumbyForCausalLM",
+     .only = kOnlyOfBrumby,
+     .kv_heads = 8,
+     .head_dim = 128,
+     .head_norms = true,
+     .power = true},
+    {.architecture = "PowerCoderForCausalLM",
+     .only = kOnlyOfPowerCoder,
+     .kv_heads = 2,
+     .tied = true,
+     .power = true,
+     .starcoder2 = true},
 };
 
 class LlamaConfigReader {
@@ -110,6 +157,7 @@ class LlamaConfigReader {
 
   Result<ModelSpec> Read() {
     for (const OnlyValue& only : kOnly) CheckOnly(only, &fields_);
+    for (const OnlyValue& only : family_.only) CheckOnly(only, &fields_);
     Sizes();
     Biases();
     Rope();
@@ -134,14 +182,16 @@ class LlamaConfigReader {
     frame.padded_vocabulary = true;
     frame.width = fields_.Int("hidden_size", 2, kWidthLimit);
     frame.mlp_hidden = fields_.Int("intermediate_size", 1, kHiddenLimit);
-    frame.norm = NormKind::kRms;
-    frame.epsilon = static_cast<float>(fields_.Number("rms_norm_eps", 1e-12, 1, 1e-6));
-    frame.gate = GateKind::kSilu;
+    if (family_.starcoder2) {
+      frame.epsilon = static_cast<float>(fields_.Number("norm_epsilon", 1e-12, 1, 1e-5));
+      frame.gate = GateKind::kUngatedGelu;
+    } else {
+      frame.norm = NormKind::kRms;
+      frame.epsilon = static_cast<float>(fields_.Number("rms_norm_eps", 1e-12, 1, 1e-6));
+      frame.gate = GateKind::kSilu;
+    }
     frame.tied = fields_.Bool("tie_word_embeddings", family_.tied);
     frame.head_norms = family_.head_norms;
-    attention.kind = AttentionKind::kSoftmax;
-    attention.stabilizer = 0;
-    attention.block = kCacheBlock;
     attention.heads = fields_.Int("num_attention_heads", 1, kHeadsLimit);
     const int kv_heads = family_.kv_heads == 0 ? attention.heads : family_.kv_heads;
     attention.kv_heads = fields_.Int("num_key_value_heads", 1, kHeadsLimit, kv_heads);
@@ -159,10 +209,33 @@ class LlamaConfigReader {
     if (attention.head_dim % 2 != 0 || attention.head_dim < 2) {
       fields_.Fail("head_dim", StrCat("expected an even number, found ", attention.head_dim));
     }
+    if (family_.power) {
+      SymmetricPower();
+    } else {
+      attention.kind = AttentionKind::kSoftmax;
+      attention.stabilizer = 0;
+      attention.block = kCacheBlock;
+    }
     spec_.context_length = fields_.Int("max_position_embeddings", 1, kPositionsLimit);
     spec_.context_limit = spec_.context_length;
     const int layers = fields_.Int("num_hidden_layers", 1, kLayersLimit);
     spec_.layers.assign(static_cast<size_t>(layers), {.attention = attention});
+  }
+
+  void SymmetricPower() {
+    AttentionSpec& attention = attention_;
+    const int d = attention.head_dim;
+    if (d % 8 != 0 || d > kPowerHeadDimLimit) {
+      fields_.Fail("head_dim",
+                   StrCat("expected a multiple of 8, at most ", kPowerHeadDimLimit, ", found ", d));
+    }
+    attention.kind = AttentionKind::kSymmetricPower;
+    attention.sketch_size = d;
+    attention.power = 2;
+    attention.block = kPowerBlock;
+    attention.decay_gate = true;
+    // Without the division of q.k by sqrt(d), the weights and c are d times as large.
+    attention.stabilizer = static_cast<float>(kPowerFloor * d);
   }
 
   void Biases() {
@@ -172,6 +245,9 @@ class LlamaConfigReader {
       frame.qkv_bias = frame.out_bias = fields_.Bool("attention_bias", false);
     }
     if (family_.reads_mlp_bias) frame.mlp_bias = fields_.Bool("mlp_bias", false);
+    if (family_.starcoder2) {
+      frame.qkv_bias = frame.out_bias = frame.mlp_bias = fields_.Bool("use_bias", true);
+    }
   }
 
   // rope_theta and rope_scaling of transformers 4, rope_parameters of transformers 5.

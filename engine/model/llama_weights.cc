@@ -18,14 +18,15 @@ class LlamaReader {
  public:
   LlamaReader(const ModelSpec& spec, WeightReader* reader, ModelWeights* weights)
       : spec_(spec), frame_(spec.frame), reader_(*reader), weights_(weights) {
-    if (reader_.rotate_residual()) rotation_.emplace(frame_.width);
+    // A LayerNorm subtracts the mean of the channels, which a rotation would change.
+    if (reader_.rotate_residual() && frame_.norm == NormKind::kRms) rotation_.emplace(frame_.width);
   }
 
   Status ReadAll() {
     const int64_t V = frame_.vocab_size, D = frame_.width;
     PS_ASSIGN_OR_RETURN(weights_->embedding,
                         reader_.ReadVocabulary(kEmbedding, V, D, OfReader({})));
-    PS_ASSIGN_OR_RETURN(const StreamNorm norm, NormOfStream("model.norm.weight"));
+    PS_ASSIGN_OR_RETURN(const StreamNorm norm, NormOfStream("model.norm"));
     weights_->final_norm = norm.norm;
     weights_->output = weights_->embedding;
     if (!frame_.tied) {
@@ -55,10 +56,9 @@ class LlamaReader {
     const int64_t D = frame_.width, h = frame_.mlp_hidden, d = attention.head_dim;
     const int64_t q = attention.heads * d, kv = attention.key_heads() * d;
     const std::string attn = prefix + "self_attn.", mlp = prefix + "mlp.";
-    PS_ASSIGN_OR_RETURN(const StreamNorm attn_norm,
-                        NormOfStream(prefix + "input_layernorm.weight"));
+    PS_ASSIGN_OR_RETURN(const StreamNorm attn_norm, NormOfStream(prefix + "input_layernorm"));
     PS_ASSIGN_OR_RETURN(const StreamNorm mlp_norm,
-                        NormOfStream(prefix + "post_attention_layernorm.weight"));
+                        NormOfStream(prefix + "post_attention_layernorm"));
     layer->attn_norm = attn_norm.norm;
     layer->mlp.norm = mlp_norm.norm;
     layer->mlp.gate = frame_.gate;
@@ -78,20 +78,34 @@ class LlamaReader {
       PS_ASSIGN_OR_RETURN(layer->out_bias, BiasOfWriter(attn + "o_proj.bias"));
     }
     if (frame_.head_norms) {
-      PS_ASSIGN_OR_RETURN(layer->q_norm, Norm(attn + "q_norm.weight", d, d));
-      PS_ASSIGN_OR_RETURN(layer->k_norm, Norm(attn + "k_norm.weight", d, d));
+      PS_ASSIGN_OR_RETURN(layer->q_norm, Norm(attn + "q_norm", d, d));
+      PS_ASSIGN_OR_RETURN(layer->k_norm, Norm(attn + "k_norm", d, d));
     }
 
-    const auto up_and_gate = [&](const char* what) {
+    if (attention.decay_gate) {
+      const Rows gate[] = {{attn + "g_proj.weight", attention.key_heads()}};
+      PS_ASSIGN_OR_RETURN(
+          layer->gate, reader_.ReadJoined(gate, D, OfReader(attn_norm.scale), MatrixRole::kExact));
+    }
+    if (attention.decay_gate && frame_.qkv_bias) {
+      PS_ASSIGN_OR_RETURN(layer->gate_bias,
+                          reader_.ReadVector(attn + "g_proj.bias", attention.key_heads()));
+    }
+
+    // Without a gate the matrices have the names of Starcoder2.
+    const bool gated = frame_.gate != GateKind::kUngatedGelu;
+    const std::string down = mlp + (gated ? "down_proj." : "c_proj.");
+    const auto up = [&](const char* what) {
+      if (!gated) return std::vector<Rows>{{StrCat(mlp, "c_fc.", what), h}};
       return std::vector<Rows>{{StrCat(mlp, "up_proj.", what), h},
                                {StrCat(mlp, "gate_proj.", what), h}};
     };
     PS_ASSIGN_OR_RETURN(layer->mlp.up,
-                        reader_.ReadJoined(up_and_gate("weight"), D, OfReader(mlp_norm.scale)));
-    PS_ASSIGN_OR_RETURN(layer->mlp.down, Writer(mlp + "down_proj.weight", h));
+                        reader_.ReadJoined(up("weight"), D, OfReader(mlp_norm.scale)));
+    PS_ASSIGN_OR_RETURN(layer->mlp.down, Writer(down + "weight", h));
     if (frame_.mlp_bias) {
-      PS_ASSIGN_OR_RETURN(layer->mlp.up_bias, reader_.ReadJoinedVector(up_and_gate("bias")));
-      PS_ASSIGN_OR_RETURN(layer->mlp.down_bias, BiasOfWriter(mlp + "down_proj.bias"));
+      PS_ASSIGN_OR_RETURN(layer->mlp.up_bias, reader_.ReadJoinedVector(up("bias")));
+      PS_ASSIGN_OR_RETURN(layer->mlp.down_bias, BiasOfWriter(down + "bias"));
     }
     return Status();
   }
@@ -105,7 +119,7 @@ class LlamaReader {
     StreamNorm result;
     if (rotation_) {
       const int64_t shape[] = {frame_.width};
-      PS_ASSIGN_OR_RETURN(result.scale, reader_.ReadFloats(name, shape));
+      PS_ASSIGN_OR_RETURN(result.scale, reader_.ReadFloats(name + ".weight", shape));
       result.norm.kind = frame_.norm;
       result.norm.epsilon = frame_.epsilon;
       result.norm.scale = reader_.KeepVector(std::vector<float>(result.scale.size(), 1.0f));
@@ -143,13 +157,16 @@ class LlamaReader {
     return reader_.KeepVector(bias);
   }
 
-  // `paired_head`: as of Rows.
+  // The norm of that name. `paired_head`: as of Rows.
   Result<NormWeights> Norm(const std::string& name, int64_t size, int64_t paired_head = 0) {
     NormWeights norm;
     norm.kind = frame_.norm;
     norm.epsilon = frame_.epsilon;
-    const Rows all[] = {{name, size, paired_head}};
+    const Rows all[] = {{name + ".weight", size, paired_head}};
     PS_ASSIGN_OR_RETURN(norm.scale, reader_.ReadJoinedVector(all));
+    if (frame_.norm == NormKind::kLayer) {
+      PS_ASSIGN_OR_RETURN(norm.bias, reader_.ReadVector(name + ".bias", size));
+    }
     return norm;
   }
 

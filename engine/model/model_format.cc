@@ -21,9 +21,13 @@ struct ModelFormat {
 };
 
 constexpr ModelFormat kFormats[] = {
-    {"LlamaForCausalLM", "llama", ReadLlama},     {"MistralForCausalLM", "mistral", ReadLlama},
-    {"Qwen2ForCausalLM", "qwen2", ReadLlama},     {"Qwen3ForCausalLM", "qwen3", ReadLlama},
+    {"LlamaForCausalLM", "llama", ReadLlama},
+    {"MistralForCausalLM", "mistral", ReadLlama},
+    {"Qwen2ForCausalLM", "qwen2", ReadLlama},
+    {"Qwen3ForCausalLM", "qwen3", ReadLlama},
     {"SmolLM3ForCausalLM", "smollm3", ReadLlama},
+    {"BrumbyForCausalLM", "brumby", ReadLlama},
+    {"PowerCoderForCausalLM", "powercoder", ReadLlama},
 };
 
 // The name in the field, which is a string or an array of one; empty: there is no such field.

@@ -34,8 +34,9 @@ Result<ModelDefinition> ParseModelDefinition(std::string_view json_text, std::st
 
 Result<ModelDefinition> ReadPolysketchformer(const nlohmann::json& config, std::string_view source,
                                              std::string_view architecture);
-// The Llama family, as transformers 4 and 5 write it: RMSNorm, a gated MLP, RoPE, grouped queries. Every
-// field that changes what a model computes is read, or refused by name.
+// The Llama family, as transformers 4 and 5 write it: RMSNorm, a gated MLP, RoPE, grouped queries; and
+// Brumby and PowerCoder, which have the frames of Qwen3 and of Starcoder2. Every field that changes what a
+// model computes is read, or refused by name.
 Result<ModelDefinition> ReadLlama(const nlohmann::json& config, std::string_view source,
                                   std::string_view architecture);
 

@@ -22,7 +22,7 @@ struct FrameSpec {
   NormKind norm = NormKind::kLayer;
   float epsilon = 1e-5f;  // of all norms of the frame
   GateKind gate = GateKind::kGelu;
-  bool qkv_bias = false;
+  bool qkv_bias = false;  // of a decay gate too, where a layer has one
   bool out_bias = false;  // of the projection of the attention's output
   bool mlp_bias = false;  // of both matrices
   // Norms of each head's queries and keys before their rotation.

@@ -142,7 +142,7 @@ Result<std::vector<const Matrix*>> WeightReader::ReadMatrices(const std::string&
 }
 
 Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int64_t in,
-                                               const Edit& edit) {
+                                               const Edit& edit, MatrixRole role) {
   std::vector<TensorView> tensors;
   int64_t rows = 0;
   bool one_type = !edit;  // and kept: rows are copied as they are
@@ -171,8 +171,7 @@ Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int6
     checkpoint_->Release(tensors[i]);
   }
   if (edit) edit({reinterpret_cast<float*>(joined.data()), static_cast<size_t>(rows * in)});
-  return Pack(parts.front().name, {joined.data(), type, rows, in}, /*transpose=*/true,
-              MatrixRole::kDense);
+  return Pack(parts.front().name, {joined.data(), type, rows, in}, /*transpose=*/true, role);
 }
 
 Result<const float*> WeightReader::ReadJoinedVector(std::span<const Rows> parts) {

@@ -70,7 +70,8 @@ class WeightReader {
     int64_t paired_head = 0;
   };
   // One matrix [in, all rows] of the tensors. RESOURCE_EXHAUSTED if there is no memory to join them.
-  Result<const Matrix*> ReadJoined(std::span<const Rows> parts, int64_t in, const Edit& edit = {});
+  Result<const Matrix*> ReadJoined(std::span<const Rows> parts, int64_t in, const Edit& edit = {},
+                                   MatrixRole role = MatrixRole::kDense);
   Result<const float*> ReadJoinedVector(std::span<const Rows> parts);
 
   Result<const float*> ReadVector(const std::string& name, int64_t size) {

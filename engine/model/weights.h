@@ -18,8 +18,8 @@ struct LayerWeights {
   const Matrix* out = nullptr;      // [H d, D]
   const float* out_bias = nullptr;  // [D]
   MlpWeights mlp;
-  // Of the heads of queries and of keys, before their rotation (FrameSpec::head_norms) or after it
-  // (AttentionSpec::qk_norm). [d]
+  // Of the heads of queries and of keys, before their rotation (FrameSpec::head_norms) or after it. [d];
+  // without a scale: none
   NormWeights q_norm, k_norm;
   NormWeights near_q_norm, near_k_norm;  // [d]; mixed kinds
   SketchNetwork network;                 // learned kinds
@@ -27,8 +27,8 @@ struct LayerWeights {
   std::vector<std::vector<const Matrix*>> random_matrices;
   std::vector<std::span<const Matrix* const>> random_levels;
   const Matrix* omega = nullptr;     // [d, m]; performer
-  const Matrix* gate = nullptr;      // [D, H]; with a decay gate
-  const float* gate_bias = nullptr;  // [H]
+  const Matrix* gate = nullptr;      // [D, Hkv]; with a decay gate
+  const float* gate_bias = nullptr;  // [Hkv]
   // polynomial_square: a_0 to a_p of each head, [H, p + 1]. affine_square: the terms (c, f) of each
   // head, with which c + f q'.k' is its polynomial, [H, 2].
   const float* coefficients = nullptr;

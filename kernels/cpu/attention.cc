@@ -78,7 +78,7 @@ void RecurrentHead(const HeadRows& rows, int layer, const Segment& segment, floa
     AppendRunDecay(rows, state, run);
     AppendRun(rows, state, run);
     prefetch();
-    if (spec.narrow_block() && run.count < kWidenQueries) {
+    if (spec.narrow_block() && run.count * spec.query_group() < kWidenQueries) {
       NarrowQueries(rows, state, run, scratch);
     } else {
       if (run.has_past) WidenState(rows, state, {0, spec.features()}, wide);
@@ -116,7 +116,7 @@ void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t blo
   if (spec.mixed()) prefetch_column(state.near_keys, spec.near_dim(), spec.narrow_block() ? 2 : 4);
 }
 
-// Computes heads [first, last), counted over all segments. after: the head that this thread probably
+// Computes kv heads [first, last), counted over all segments. after: the head that this thread probably
 // computes after them, or last - 1.
 void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
                     std::span<const Segment> segments, const AttentionInput& input, float* out,
@@ -124,16 +124,16 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
   FloatParts parts{memory};
   std::optional<HeadLines> lines;
   if (spec.byte_copy()) lines.emplace(spec, layout, &parts);
+  const int heads = spec.key_heads();
   for (int64_t i = first; i < last; ++i) {
-    const Segment& segment = segments[i / spec.heads];
+    const Segment& segment = segments[i / heads];
     // After the last head: under kQ8 the one that probably follows, else the same head, whose lines are
     // in cache.
     const int64_t following = i + 1 < last ? i + 1 : spec.byte_copy() ? after : i;
-    const Segment& of_next = segments[following / spec.heads];
-    const HeadState next =
-        RecurrentOf(of_next, layer).Head(static_cast<int>(following % spec.heads));
+    const Segment& of_next = segments[following / heads];
+    const HeadState next = RecurrentOf(of_next, layer).Head(static_cast<int>(following % heads));
     const int64_t position = of_next.state->position();
-    HeadRows rows{spec, layout, input, static_cast<int>(i % spec.heads), segment.first_row,
+    HeadRows rows{spec, layout, input, static_cast<int>(i % heads), segment.first_row,
                   out,  next.s, tiles};
     std::optional<LinePrefetcher> prefetcher;
     if (lines) {
@@ -239,7 +239,6 @@ void RunSegments(Context* context, const AttentionSpec& spec, int layer,
 
 void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                            const AttentionInput& input, float* out) {
-  PS_CHECK(spec.kv_cache() || spec.key_heads() == spec.heads) << "grouped queries";
   int64_t rows = 0;
   for (const Segment& segment : segments) {
     PS_CHECK(layer >= 0 && layer < segment.state->parts()) << layer;

@@ -34,17 +34,17 @@ static void AppendDecay(const float* log_decay, int64_t stride, int64_t count, i
   }
 }
 
-// Multiplies the far part of a tile of rows, out [rows][out_row] and denominators [rows], by e^G.
-// sums: of the rows' tokens.
-static void DecayFarPart(const float* sums, int rows, float* out, int64_t out_row,
+// Multiplies the far part of a tile of rows, out [rows][out_row] and denominators [rows], by e^G. sums:
+// of the rows' tokens, which have `heads` rows each.
+static void DecayFarPart(const float* sums, int rows, int heads, float* out, int64_t out_row,
                          float* denominators) {
   float factors[kLanes];
-  Store(Exp(LoadMasked(sums, FirstN(rows))), factors);
+  Store(Exp(LoadMasked(sums, FirstN(rows / heads))), factors);
   for (int m = 0; m < rows; ++m) {
-    const V factor = Set1(factors[m]);
+    const V factor = Set1(factors[m / heads]);
     float* row = out + m * out_row;
     for (int64_t i = 0; i < out_row; i += kLanes) Store(Mul(Load(row + i), factor), row + i);
-    denominators[m] *= factors[m];
+    denominators[m] *= factors[m / heads];
   }
 }
 

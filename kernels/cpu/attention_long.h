@@ -64,14 +64,14 @@ class LongSegments {
 
   void AddHeads(int layer, std::span<const Segment> segments, const AttentionInput& input,
                 float* out) {
-    const auto count = static_cast<int64_t>(segments.size()) * spec_.heads;
+    const auto count = static_cast<int64_t>(segments.size()) * spec_.key_heads();
     const auto bytes = static_cast<int64_t>(sizeof(float)) * count * shared_floats_;
     FloatParts shared{reinterpret_cast<float*>(context_.Shared(bytes))};
     heads_.reserve(static_cast<size_t>(count));
     for (const Segment& segment : segments) {
       RecurrentLayer& states = RecurrentOf(segment, layer);
       const int64_t position = segment.state->position();
-      for (int head = 0; head < spec_.heads; ++head) {
+      for (int head = 0; head < spec_.key_heads(); ++head) {
         const SharedMemory memory = SharedPart(&shared);
         heads_.push_back({{spec_, layout_, input, head, segment.first_row, out, nullptr, tiles()},
                           states.Head(head),
@@ -181,8 +181,9 @@ class LongSegments {
   void Query() {
     const int64_t count = Largest([](const LongHead& h) { return h.run.count; });
     // Shorter tiles cost more, but less than threads without a tile.
-    const bool few = std::ssize(active_) * Units(count, kQueryTile) < context_.threads();
-    const int64_t unit = few ? kShortTile : kQueryTile;
+    const int tokens = GroupTiling::Of(spec_).tokens;
+    const bool few = std::ssize(active_) * Units(count, tokens) < context_.threads();
+    const int64_t unit = few ? std::min(kShortTile, tokens) : tokens;
     ForParts(Units(count, unit), [&](LongHead& head, const Part& part, int thread) {
       const SegmentInBlock run = head.run.Rows(part.Of({0, head.run.count}, unit));
       WideQueries(head.rows, head.state, run, head.wide, Scratch(thread));

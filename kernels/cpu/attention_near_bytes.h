@@ -67,15 +67,16 @@ static void Scores(const QueryTile& t, const ByteBlock<IntegerKeys<Element>, Ele
 // as an integer times zero, which is exactly zero whatever the buffer holds there.
 template <typename Keys, typename Element>
 static void AddValues(int rows, int64_t first, int64_t block_size, float* weights,
-                      const ByteBlock<Keys, Element>& block, int vectors, float* out) {
-  const int64_t last = Limit(first, rows - 1, block_size);
+                      const ByteBlock<Keys, Element>& block, int vectors, float* out, int heads) {
+  const auto limit = [&](int m) { return Limit(first, m / heads, block_size); };
+  const int64_t last = limit(rows - 1);
   const IntegerRows& words = block.words;
   alignas(64) float magnitudes[kLanes] = {};
   for (int m = 0; m < rows; ++m) {
-    magnitudes[m] = ScaleBy(block.value_scales, Limit(first, m, block_size),
-                            weights + m * block.scores_row, block.prefetcher);
+    magnitudes[m] =
+        ScaleBy(block.value_scales, limit(m), weights + m * block.scores_row, block.prefetcher);
   }
-  const auto size = [&](int m) { return RoundUpToLanes(Limit(first, m, block_size)); };
+  const auto size = [&](int m) { return RoundUpToLanes(limit(m)); };
   RoundRows(weights, block.scores_row, rows, size, magnitudes, words);
   for (int m = 0; m < rows; ++m) {
     int16_t* integers = words.words + m * words.stride;

@@ -1,18 +1,20 @@
 // Queries of a recurrent kind: tiles of them read the far state and the block. Included inside the
 // region of isa_begin.h, after attention_rows.h.
 
-// Computes the far part of a tile of queries: scratch.sums [count][dp] and denominators [count].
-static void FarTile(const HeadRows& rows, const HeadState& state, const float* wide, int64_t row,
-                    int count, const TileScratch& scratch, float* denominators) {
+// Computes the far part of a tile of queries: scratch.sums [rows][dp] and denominators [rows].
+static void FarTile(const HeadRows& rows, const HeadState& state, const float* wide,
+                    const GroupTile& tile, const TileScratch& scratch, float* denominators) {
   const AttentionSpec& spec = rows.spec;
+  const QueryTile queries = TileQueries(tile, rows.FarQuery(tile.row, tile.first_head),
+                                        rows.far_query_stride(), spec.far_dim(), scratch.queries);
   if (spec.byte_copy()) {
-    return ReadCopy(spec, rows.layout, state, reinterpret_cast<const int16_t*>(wide),
-                    rows.FarQuery(row), rows.far_query_stride(), count, scratch.phi, scratch.words,
-                    rows.prefetcher, scratch.sums, denominators);
+    return ReadCopy(spec, rows.layout, state, reinterpret_cast<const int16_t*>(wide), queries.q,
+                    queries.q_row, queries.rows, scratch.phi, scratch.words, rows.prefetcher,
+                    scratch.sums, denominators);
   }
   const int64_t features = spec.features();
-  for (int m = 0; m < count; ++m) {
-    const float* q = rows.FarQuery(row + m);
+  for (int m = 0; m < queries.rows; ++m) {
+    const float* q = queries.q + m * queries.q_row;
     float* phi = scratch.phi + m * features;
     if (spec.sketched()) {
       ForSymmetricFeatures(
@@ -23,8 +25,8 @@ static void FarTile(const HeadRows& rows, const HeadState& state, const float* w
       std::copy_n(q, features, phi);
     }
   }
-  FeatureDots(scratch.phi, count, state.z, features, denominators);
-  ReadState(spec, rows.layout, state, wide, scratch.phi, features, count, scratch.sums);
+  FeatureDots(scratch.phi, queries.rows, state.z, features, denominators);
+  ReadState(spec, rows.layout, state, wide, scratch.phi, features, queries.rows, scratch.sums);
 }
 
 // Turns the scores of the token at `offset` of its block into weights and returns their sum.
@@ -40,36 +42,52 @@ static float WeighNearRow(const NearWeight& weight, const HeadState& state, int6
   return ReduceAdd(lanes);
 }
 
-// wide: what is read of S, widened to float32 (kQ8: to 16-bit integers), or null to read it as it is.
+// Computes a tile of queries, whose first token is at `first` of the block. has_past: whether there is a
+// far state. wide: what is read of S, widened to float32 (kQ8: to 16-bit integers), or null to read it
+// as it is.
+template <typename Block>
+static void BlockTile(const HeadRows& rows, const HeadState& state, const GroupTile& tile,
+                      int64_t first, bool has_past, const Block& block, const float* wide,
+                      const TileScratch& scratch) {
+  const AttentionSpec& spec = rows.spec;
+  const int64_t dp = rows.layout.padded_dim, scores_row = rows.layout.padded_block;
+  const NearWeight weight = NearWeight::Of(spec);
+  float denominators[kQueryTile] = {};
+  if (has_past) {
+    FarTile(rows, state, wide, tile, scratch, denominators);
+  } else {
+    std::fill_n(scratch.sums, tile.rows() * dp, 0.0f);
+  }
+  if (has_past && spec.decay_gate) {
+    DecayFarPart(state.decay_sums + first, tile.rows(), tile.heads, scratch.sums, dp, denominators);
+  }
+  const QueryTile queries = TileQueries(tile, rows.NearQuery(tile.row, tile.first_head),
+                                        rows.near_query_stride(), spec.near_dim(), scratch.queries);
+  Scores(queries, block, first + tile.tokens, scratch.scores);
+  for (int m = 0; m < tile.rows(); ++m) {
+    const int token = m / tile.heads;
+    denominators[m] += WeighNearRow(weight, state, first + token, Limit(first, token, spec.block),
+                                    scratch.scores + m * scores_row);
+  }
+  AddValues(tile.rows(), first, spec.block, scratch.scores, block, static_cast<int>(dp / kLanes),
+            scratch.sums, tile.heads);
+  for (int m = 0; m < tile.rows(); ++m) {
+    WriteOutput(rows, tile.row + m / tile.heads, tile.first_head + m % tile.heads,
+                scratch.sums + m * dp, denominators[m]);
+  }
+}
+
+// Computes the queries of `run` in all heads that read the kv head, tile by tile.
 template <typename Block>
 static void BlockQueries(const HeadRows& rows, const HeadState& state, const SegmentInBlock& run,
                          const Block& block, const float* wide, const TileScratch& scratch) {
-  const AttentionSpec& spec = rows.spec;
-  const HeadLayout& layout = rows.layout;
-  const NearWeight weight = NearWeight::Of(spec);
-  for (int64_t i = 0; i < run.count; i += kQueryTile) {
-    const int tile = static_cast<int>(std::min<int64_t>(kQueryTile, run.count - i));
-    const int64_t row = run.row + i;
-    float denominators[kQueryTile] = {};
-    if (run.has_past) {
-      FarTile(rows, state, wide, row, tile, scratch, denominators);
-    } else {
-      std::fill_n(scratch.sums, tile * layout.padded_dim, 0.0f);
-    }
-    const int64_t first = run.block_offset + i;
-    if (run.has_past && spec.decay_gate) {
-      DecayFarPart(state.decay_sums + first, tile, scratch.sums, layout.padded_dim, denominators);
-    }
-    const QueryTile queries{rows.NearQuery(row), rows.near_query_stride(), tile, spec.near_dim()};
-    Scores(queries, block, first + tile, scratch.scores);
-    for (int m = 0; m < tile; ++m) {
-      denominators[m] += WeighNearRow(weight, state, first + m, Limit(first, m, spec.block),
-                                      scratch.scores + m * layout.padded_block);
-    }
-    AddValues(tile, first, spec.block, scratch.scores, block,
-              static_cast<int>(layout.padded_dim / kLanes), scratch.sums);
-    for (int m = 0; m < tile; ++m) {
-      WriteOutput(rows, row + m, rows.head, scratch.sums + m * layout.padded_dim, denominators[m]);
+  const GroupTiling tiling = GroupTiling::Of(rows.spec);
+  const int group = rows.spec.query_group(), end = (rows.head + 1) * group;
+  for (int64_t i = 0; i < run.count; i += tiling.tokens) {
+    const int tokens = static_cast<int>(std::min<int64_t>(tiling.tokens, run.count - i));
+    for (int head = rows.head * group; head < end; head += tiling.heads) {
+      const GroupTile tile{run.row + i, tokens, head, std::min(tiling.heads, end - head)};
+      BlockTile(rows, state, tile, run.block_offset + i, run.has_past, block, wide, scratch);
     }
   }
 }

@@ -2,8 +2,7 @@
 // them. Included inside the region of isa_begin.h, after attention_near.h, attention_far.h and
 // integer_tile.h.
 
-// The rows of a segment in the batch, for one head of keys and values. Recurrent kinds have as many
-// heads of queries, and the head is that of the queries too.
+// The rows of a segment in the batch, for one head of keys and values.
 struct HeadRows {
   const AttentionSpec& spec;
   const HeadLayout& layout;
@@ -18,12 +17,11 @@ struct HeadRows {
   const float* NearQuery(int64_t row, int query_head) const {
     return input.near_q + ((first_row + row) * spec.heads + query_head) * spec.near_dim();
   }
-  const float* NearQuery(int64_t row) const { return NearQuery(row, head); }
   const float* NearKey(int64_t row) const {
     return input.near_k + ((first_row + row) * spec.key_heads() + head) * spec.near_dim();
   }
-  const float* FarQuery(int64_t row) const {
-    return input.far_q + ((first_row + row) * spec.heads + head) * spec.far_dim();
+  const float* FarQuery(int64_t row, int query_head) const {
+    return input.far_q + ((first_row + row) * spec.heads + query_head) * spec.far_dim();
   }
   const float* FarKey(int64_t row) const {
     return input.far_k + ((first_row + row) * spec.key_heads() + head) * spec.far_dim();
@@ -33,7 +31,7 @@ struct HeadRows {
            static_cast<int64_t>(head) * spec.head_dim;
   }
   const float* LogDecay(int64_t row) const {
-    return input.log_decay + (first_row + row) * spec.heads + head;
+    return input.log_decay + (first_row + row) * spec.key_heads() + head;
   }
   // Of the P of a head of queries; null unless the kind is polynomial_square.
   const float* Coefficients(int query_head) const {
@@ -91,6 +89,40 @@ static SegmentInBlock RowsInBlock(const AttentionSpec& spec, int64_t position, i
   return {row, std::min<int64_t>(rows - row, spec.block - offset), offset, token >= spec.block};
 }
 
+// Queries that are computed at a time: those of `tokens` tokens from `row` on, in `heads` neighbouring
+// heads of the group that reads the kv head. They read it once.
+struct GroupTile {
+  int64_t row;
+  int tokens;
+  int first_head, heads;
+
+  int rows() const { return tokens * heads; }
+};
+
+// How the queries of a kv head are cut into such tiles.
+struct GroupTiling {
+  int heads, tokens;  // of a tile, at most
+
+  static GroupTiling Of(const AttentionSpec& spec) {
+    const int group = spec.query_group(), parts = (group + kQueryTile - 1) / kQueryTile;
+    const int heads = (group + parts - 1) / parts;
+    return {heads, kQueryTile / heads};
+  }
+};
+
+// The queries of a tile, token by token: where they lie, or copied to `scratch` if no stride reaches
+// all. first: of the tile's first token and head; those of the next token are `token_row` floats apart.
+static QueryTile TileQueries(const GroupTile& tile, const float* first, int64_t token_row, int dim,
+                             float* scratch) {
+  if (tile.heads == 1) return {first, token_row, tile.tokens, dim};
+  if (tile.tokens == 1) return {first, dim, tile.heads, dim};
+  const int64_t floats = int64_t{tile.heads} * dim;
+  for (int t = 0; t < tile.tokens; ++t) {
+    std::copy_n(first + t * token_row, floats, scratch + t * floats);
+  }
+  return {scratch, dim, tile.rows(), dim};
+}
+
 // Hands out consecutive parts of an array of floats. With null memory, only counts them.
 struct FloatParts {
   float* memory;
@@ -125,6 +157,7 @@ struct WideHead {
 // A thread's memory for a tile of queries, and for a panel of a fold.
 struct TileScratch {
   float *phi, *sums, *scores, *fold;
+  float* queries;     // of a tile, copied; with grouped queries
   IntegerRows words;  // byte_copy(): features, queries or weights as integers
 
   static TileScratch In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
@@ -134,6 +167,8 @@ struct TileScratch {
         parts->Next(kQueryTile * dp),
         parts->Next(kQueryTile * bp),
         parts->Next(kFoldRows * (bp + dp) + (spec.decay_gate ? bp : 0)),
+        parts->Next(spec.query_group() > 1 ? kQueryTile * std::max(spec.near_dim(), spec.far_dim())
+                                           : 0),
         {},
     };
     if (!spec.byte_copy()) return scratch;

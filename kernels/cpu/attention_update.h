@@ -63,7 +63,7 @@ static void AppendRun(const HeadRows& rows, const HeadState& state, const Segmen
 static void AppendRunDecay(const HeadRows& rows, const HeadState& state,
                            const SegmentInBlock& run) {
   if (!rows.spec.decay_gate) return;
-  AppendDecay(rows.LogDecay(run.row), rows.spec.heads, run.count, run.block_offset,
+  AppendDecay(rows.LogDecay(run.row), rows.spec.key_heads(), run.count, run.block_offset,
               state.decay_sums);
 }
 

@@ -39,6 +39,9 @@ void GateRow(const float* up, int hidden, float* out) {
 void CpuBackend::Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) {
   const auto run = gate == GateKind::kGelu ? GateRow<GateKind::kGelu> : GateRow<GateKind::kSilu>;
   context_.ParallelRows(rows, 2, [&](int64_t first, int64_t last, int) {
+    if (gate == GateKind::kUngatedGelu) {
+      return GeluArray(up + first * hidden, (last - first) * hidden, out + first * hidden);
+    }
     for (int64_t m = first; m < last; ++m) run(up + m * 2 * hidden, hidden, out + m * hidden);
   });
 }

@@ -181,7 +181,7 @@ void CpuBackend::MatMul(const float* x, int64_t rows, const Matrix& w, const flo
 void CpuBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
   const PackedMatrix& up = Packed(*mlp.up);
   if (rows < kTileRows<kPanelVectors> || mlp.up_bias != nullptr ||
-      !CanBeGated(up, context_.units())) {
+      mlp.gate == GateKind::kUngatedGelu || !CanBeGated(up, context_.units())) {
     return Backend::Mlp(mlp, rows, x, scratch);
   }
   const int64_t hidden = mlp.down->in();

@@ -89,9 +89,7 @@ RecurrentLayer::RecurrentLayer(const AttentionSpec& spec, float* memory)
     : HostLayer(spec),
       layout_(spec),
       memory_(memory),
-      stale_copies_(static_cast<size_t>(spec.heads)) {
-  PS_CHECK(spec.key_heads() == spec.heads) << "grouped queries in a recurrent kind";
-}
+      stale_copies_(static_cast<size_t>(spec.key_heads())) {}
 
 void RecurrentLayer::CopyFrom(const HostLayer& other, int64_t /*position*/) {
   const auto& from = static_cast<const RecurrentLayer&>(other);
@@ -111,7 +109,7 @@ void RecurrentLayer::Clear() {
     case Contents::kOld:
       // Block buffers keep their contents: tokens from the position on are never read. So does the copy
       // of S, which is not read before a fold.
-      for (int h = 0; h < spec_.heads; ++h) {
+      for (int h = 0; h < spec_.key_heads(); ++h) {
         std::fill_n(memory_ + h * layout_.size, layout_.column_scales, 0.0f);
       }
       std::ranges::fill(stale_copies_, 0);
@@ -153,7 +151,7 @@ void RecurrentLayer::Prepare(int64_t position) {
 }
 
 void RecurrentLayer::Walk(int64_t position, SavedValues* values) {
-  for (int h = 0; h < spec_.heads; ++h) WalkHead(values, spec_, layout_, Head(h), position);
+  for (int h = 0; h < spec_.key_heads(); ++h) WalkHead(values, spec_, layout_, Head(h), position);
 }
 
 int64_t KvLayer::BlockFloats(const AttentionSpec& spec) {

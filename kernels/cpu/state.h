@@ -1,7 +1,7 @@
 // States of sequences in the cpu backend.
 //
-// Recurrent kinds: one allocation for all layers of a sequence; each layer, and in it each head, is
-// contiguous.
+// Recurrent kinds: one allocation for all layers of a sequence; each layer, and in it each head of keys
+// and values, is contiguous.
 //
 //   S          [features][dp]             sum of phi(k) v^T over all folded blocks. float32; under
 //                                         StateFormat::kBf16 two planes of 16 bits, first all upper
@@ -103,7 +103,9 @@ class RecurrentLayer final : public HostLayer {
  public:
   // memory: Floats(spec) floats, aligned, of any value.
   RecurrentLayer(const AttentionSpec& spec, float* memory);
-  static int64_t Floats(const AttentionSpec& spec) { return spec.heads * HeadLayout(spec).size; }
+  static int64_t Floats(const AttentionSpec& spec) {
+    return spec.key_heads() * HeadLayout(spec).size;
+  }
 
   size_t bytes() const override { return static_cast<size_t>(floats()) * sizeof(float); }
   void Reset() override;
@@ -128,12 +130,12 @@ class RecurrentLayer final : public HostLayer {
     kOld,       // what a sequence before Reset left: all is finite, padding is zero
     kCurrent,   // what belongs to the sequence
   };
-  int64_t floats() const { return spec_.heads * layout_.size; }
+  int64_t floats() const { return spec_.key_heads() * layout_.size; }
 
   const HeadLayout layout_;
   float* const memory_;
   Contents contents_ = Contents::kAnything;
-  std::vector<uint8_t> stale_copies_;  // [heads]: 1 or 0
+  std::vector<uint8_t> stale_copies_;  // [kv heads]: 1 or 0
 };
 
 // KV kinds.

@@ -13,6 +13,10 @@ double Gelu(double x) {
 double Silu(double x) { return x / (1 + std::exp(-x)); }
 
 void ReferenceBackend::Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) {
+  if (gate == GateKind::kUngatedGelu) {
+    for (int64_t i = 0; i < rows * hidden; ++i) out[i] = static_cast<float>(Gelu(up[i]));
+    return;
+  }
   for (int64_t m = 0; m < rows; ++m) {
     const float* u = up + m * 2 * hidden;
     const float* g = u + hidden;

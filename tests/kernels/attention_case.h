@@ -22,7 +22,7 @@ namespace polysketch::testing {
 // rows stay empty where they are the near ones, or unused.
 struct AttentionRows {
   std::vector<float> near_q, near_k, far_q, far_k, v;
-  std::vector<float> log_decay = {};     // [tokens, heads]; with a decay gate
+  std::vector<float> log_decay = {};     // [tokens, kv heads]; with a decay gate
   std::vector<float> coefficients = {};  // [heads, power + 1]; polynomial_square
 };
 
@@ -146,6 +146,32 @@ inline std::vector<AttentionSpec> GroupedSpecs() {
   return specs;
 }
 
+// The same of recurrent kinds: with and without gates, in every state format, and one of each kind of
+// features.
+inline std::vector<AttentionSpec> GroupedRecurrentSpecs() {
+  struct Shape {
+    int heads, kv_heads, head_dim, block;
+  };
+  constexpr Shape kShapes[] = {{4, 2, 10, 16}, {9, 3, 16, 3}, {13, 1, 7, 8}, {24, 2, 16, 32}};
+  std::vector<AttentionSpec> specs;
+  const auto add = [&](AttentionKind kind, const Shape& shape, bool gated, StateFormat format) {
+    specs.push_back(MakeSpec(kind, shape.heads, shape.head_dim, 11, shape.block));
+    specs.back().kv_heads = shape.kv_heads;
+    specs.back().decay_gate = gated;
+    specs.back().state_format = format;
+  };
+  for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
+    for (const Shape& shape : kShapes) {
+      add(AttentionKind::kSymmetricPower, shape, shape.block > 3, format);
+      specs.back().stabilizer = 1e-6f;
+    }
+  }
+  add(AttentionKind::kRandomSketch, kShapes[0], true, StateFormat::kF32);
+  add(AttentionKind::kLinear, kShapes[1], true, StateFormat::kBf16);
+  add(AttentionKind::kLearnedSketchMixed, kShapes[2], true, StateFormat::kQ8);
+  return specs;
+}
+
 // KV kinds with windows: shorter and longer than blocks, of one token, beginning at the start of a block
 // and within it; with sinks in a part of a block, in several, and more of them than the window.
 inline std::vector<AttentionSpec> WindowSpecs() {
@@ -236,7 +262,7 @@ inline AttentionRows RandomRows(const AttentionSpec& spec, int layer, int tokens
     rows.far_k = far_rows(spec.key_heads());
   }
   rows.v = random->Normals(static_cast<size_t>(tokens) * spec.key_heads() * spec.head_dim);
-  for (int i = 0; spec.decay_gate && i < tokens * spec.heads; ++i) {
+  for (int i = 0; spec.decay_gate && i < tokens * spec.key_heads(); ++i) {
     const double top = random->Int(0, 19) == 0 ? 12 : 0.1;
     rows.log_decay.push_back(static_cast<float>(-random->Uniform(0, top)));
   }
@@ -298,10 +324,10 @@ inline void Step(Backend& backend, const Layers& layers, const std::vector<Part>
     };
     const GuardedFloats near_q(pack(&AttentionRows::near_q, heads * spec.near_dim()));
     const GuardedFloats near_k(pack(&AttentionRows::near_k, kv_heads * spec.near_dim()));
-    const int far_width = spec.mixed() ? heads * spec.far_dim() : 0;
-    const GuardedFloats far_q(pack(&AttentionRows::far_q, far_width));
-    const GuardedFloats far_k(pack(&AttentionRows::far_k, far_width));
-    const GuardedFloats log_decay(pack(&AttentionRows::log_decay, spec.decay_gate ? heads : 0));
+    const int far_width = spec.mixed() ? spec.far_dim() : 0;
+    const GuardedFloats far_q(pack(&AttentionRows::far_q, heads * far_width));
+    const GuardedFloats far_k(pack(&AttentionRows::far_k, kv_heads * far_width));
+    const GuardedFloats log_decay(pack(&AttentionRows::log_decay, spec.decay_gate ? kv_heads : 0));
     const std::vector<float> v = pack(&AttentionRows::v, kv_heads * d);
     const int stride = (heads + 2 * kv_heads) * d, v_offset = (heads + kv_heads) * d;
     std::vector<float> qkv(static_cast<size_t>(rows) * stride,

@@ -64,6 +64,7 @@ class AttentionDeterminismTest : public testing::BackendTest {
     };
     add(testing::InLayers(testing::WithDecayGates(testing::WithStateFormats(one)), 1));
     add(testing::InLayers(testing::GroupedSpecs(), 1));
+    add(testing::InLayers(testing::GroupedRecurrentSpecs(), 1));
     add(testing::InLayers(testing::WindowSpecs(), 1));
     add(testing::Mixtures());
     return models;

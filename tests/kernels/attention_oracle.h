@@ -146,7 +146,7 @@ inline const float* CoefficientsOf(const AttentionSpec& spec, const AttentionRow
   return rows.coefficients.empty() ? nullptr : &rows.coefficients[head * (spec.power + 1)];
 }
 
-// G of each token and head [tokens, heads], in two parts: the float32 sum over the tokens of its
+// G of each token and kv head [tokens, kv heads], in two parts: the float32 sum over the tokens of its
 // block, and the exact sum of the earlier blocks' last ones. Zero without a decay gate.
 struct DecaySums {
   std::vector<float> in_block;
@@ -154,14 +154,15 @@ struct DecaySums {
   std::vector<double> error;  // worst case of the float32 additions up to the token
 
   DecaySums(const AttentionSpec& spec, const AttentionRows& rows, int tokens) {
-    const size_t size = static_cast<size_t>(tokens) * spec.heads;
+    const int heads = spec.key_heads();
+    const size_t size = static_cast<size_t>(tokens) * heads;
     in_block.resize(size);
     before.resize(size);
     error.resize(size);
     for (size_t i = 0; spec.decay_gate && i < size; ++i) {
-      const bool first = static_cast<int>(i) < spec.heads;
-      const size_t last = i - spec.heads;
-      const bool starts = static_cast<int>(i) / spec.heads % spec.block == 0;
+      const bool first = static_cast<int>(i) < heads;
+      const size_t last = i - heads;
+      const bool starts = static_cast<int>(i) / heads % spec.block == 0;
       in_block[i] = (starts ? 0 : in_block[last]) + rows.log_decay[i];
       before[i] = first ? 0 : before[last] + (starts ? in_block[last] : 0);
       error[i] = (first ? 0 : error[last]) + kU * std::abs(in_block[i]);
@@ -225,7 +226,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
     };
     for (int t = 0; t < tokens; ++t) {
       if (!spec.kv_cache() && t > 0 && t % spec.block == 0) {
-        const float last = decay.in_block[(t - 1) * heads + h];
+        const float last = decay.in_block[(t - 1) * kv_heads + kv];
         for (double& sum : sums) sum *= std::exp(last);
         fold.Begin(std::exp(last));
         const auto value_of = [&](int s) { return &read_rows.v[(s * kv_heads + kv) * d]; };
@@ -234,9 +235,10 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
           return std::abs(*std::max_element(v, v + d, oracle::SmallerMagnitude)) / 127;
         };
         for (int s = t - spec.block; s < t; ++s) {
-          const double kept = std::exp(static_cast<double>(last) - decay.in_block[s * heads + h]);
+          const double kept =
+              std::exp(static_cast<double>(last) - decay.in_block[s * kv_heads + kv]);
           for (int f = 0; f < features; ++f) {
-            const double phi = kept * feature(&far_k[(s * heads + h) * r], f);
+            const double phi = kept * feature(&far_k[(s * kv_heads + kv) * r], f);
             for (int i = 0; i < d; ++i) sums[f * d + i] += phi * value_of(s)[i];
             if (spec.byte_copy()) fold.Step(f, phi * scale_of(s));
           }
@@ -274,7 +276,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
           term_squares += Square(static_cast<double>(q[i]) * k[i]);
           top_query = std::max<double>(top_query, std::abs(q[i]));
         }
-        const size_t row_t = t * heads + h, row_s = s * heads + h;
+        const size_t row_t = t * kv_heads + kv, row_s = s * kv_heads + kv;
         const double exponent = decay.Total(row_t) - decay.Total(row_s), left = std::exp(exponent);
         const float* coefficients = oracle::CoefficientsOf(spec, rows, h);
         const double weight = left * oracle::WeightOfDot(spec, near, dot, coefficients);
@@ -347,7 +349,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         largest =
             std::max(largest, std::abs(feature(&far_q[(t * heads + h) * r], f)) * scales.row[f]);
       }
-      const double decayed = std::exp(decay.in_block[t * heads + h]);
+      const double decayed = std::exp(decay.in_block[t * kv_heads + kv]);
       for (int i = 0; i < d; ++i) {
         const size_t index = (t * heads + h) * d + i;
         const double value = numerator[i] / denominator;

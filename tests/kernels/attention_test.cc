@@ -83,7 +83,9 @@ TEST_P(AttentionTest, IsItsDefinition) {
 TEST_P(AttentionTest, GroupedQueriesReadTheirKvHead) {
   const auto backend = NewBackend(2);
   Random random(7);
-  for (const AttentionSpec& spec : testing::GroupedSpecs()) {
+  std::vector<AttentionSpec> specs = testing::GroupedSpecs();
+  for (const AttentionSpec& spec : testing::GroupedRecurrentSpecs()) specs.push_back(spec);
+  for (const AttentionSpec& spec : specs) {
     const int tokens = 3 * spec.block + 30;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     for (const testing::AttentionRows& rows : sequence.layers) {
@@ -95,18 +97,40 @@ TEST_P(AttentionTest, GroupedQueriesReadTheirKvHead) {
     repeated_spec.kv_heads = 0;
     Sequence repeated = sequence;
     for (testing::AttentionRows& rows : repeated.layers) {
-      for (std::vector<float>* values : {&rows.near_k, &rows.v}) {
+      const auto repeat = [&](std::vector<float>* values, int width) {
         const std::vector<float> heads = std::exchange(*values, {});
-        for (size_t i = 0; i < heads.size(); i += spec.head_dim) {
+        for (size_t i = 0; i < heads.size(); i += width) {
           for (int copy = 0; copy < spec.query_group(); ++copy) {
-            values->insert(values->end(), heads.begin() + i, heads.begin() + i + spec.head_dim);
+            values->insert(values->end(), heads.begin() + i, heads.begin() + i + width);
           }
         }
-      }
+      };
+      repeat(&rows.near_k, spec.near_dim());
+      repeat(&rows.far_k, spec.far_dim());
+      repeat(&rows.v, spec.head_dim);
+      repeat(&rows.log_decay, 1);
     }
     EXPECT_EQ(testing::RunAlone(*backend, spec, sequence, {tokens}),
               testing::RunAlone(*backend, repeated_spec, repeated, {tokens}))
         << testing::Describe(spec);
+  }
+}
+
+// Groups of five heads of 128 with a gate, as Brumby has, and any constant in the denominator.
+TEST_P(AttentionTest, HeadsOf128WithAnyConstant) {
+  const auto backend = NewBackend(2);
+  Random random(11);
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kSymmetricPower, 5, 128, 0, 16);
+  spec.kv_heads = 1;
+  spec.decay_gate = true;
+  EXPECT_EQ(spec.features(), 8704);  // 136 tiles of 64; without those below the diagonal 8,256
+  const Sequence sequence = testing::RandomSequence(spec, 35, &random);
+  constexpr std::pair<float, StateFormat> kCases[] = {
+      {1e-6f, StateFormat::kF32}, {128e-14f, StateFormat::kBf16}, {1.0f, StateFormat::kQ8}};
+  for (const auto& [stabilizer, format] : kCases) {
+    spec.stabilizer = stabilizer;
+    spec.state_format = format;
+    ExpectDefinition(*backend, HasTiles(), spec, sequence);
   }
 }
 
@@ -369,6 +393,9 @@ TEST(ReferenceAttentionTest, Float64StateIsExact) {
   }
   specs = testing::WithDecayGates(specs);
   for (const AttentionSpec& spec : testing::GroupedSpecs()) specs.push_back(spec);
+  for (AttentionSpec spec : testing::GroupedRecurrentSpecs()) {
+    if (spec.state_format == StateFormat::kF32) specs.push_back(spec);
+  }
   for (const AttentionSpec& spec : testing::WindowSpecs()) specs.push_back(spec);
   for (const AttentionSpec& spec : specs) {
     const Sequence sequence = testing::RandomSequence(spec, 100, &random);

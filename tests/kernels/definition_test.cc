@@ -152,6 +152,13 @@ TEST_P(DefinitionTest, GeluIsTheTanhForm) {
   backend_->Gate(GateKind::kGelu, up, 1, 2, out);
   EXPECT_NEAR(out[0], 2 * 0.84119199, 5e-7);
   EXPECT_NEAR(out[1], -3 * -0.15880801, 5e-7);
+  // Without a gate, of every element.
+  float ungated[4];
+  backend_->Gate(GateKind::kUngatedGelu, up, 2, 2, ungated);
+  EXPECT_NEAR(ungated[0], 1.95459769, 5e-7);
+  EXPECT_NEAR(ungated[1], -0.00363739, 5e-7);
+  EXPECT_NEAR(ungated[2], 0.84119199, 5e-7);
+  EXPECT_NEAR(ungated[3], -0.15880801, 5e-7);
 }
 
 TEST_P(DefinitionTest, LinearFeaturesAreEluPlusOne) {

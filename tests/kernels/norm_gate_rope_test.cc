@@ -273,11 +273,13 @@ TEST_P(NormGateRopeTest, MlpHasTheBitsOfItsOps) {
     const Floats up_bias = random.Normals(2 * hidden), down_bias = random.Normals(width);
     for (const DataType type :
          {DataType::kF32, DataType::kBf16, DataType::kF16, DataType::kQ8, DataType::kQ4}) {
-      const HostWeights up_weights(up_values, width, 2 * hidden, DataType::kF32);
       const HostWeights down_weights(down_values, hidden, width, DataType::kF32);
-      const auto up = cpu_->PackMatrix(up_weights.matrix(), false, type);
       const auto down = cpu_->PackMatrix(down_weights.matrix(), false, type);
-      for (const GateKind gate : {GateKind::kGelu, GateKind::kSilu}) {
+      for (const GateKind gate : {GateKind::kGelu, GateKind::kSilu, GateKind::kUngatedGelu}) {
+        const int64_t columns = UpColumns(gate, hidden);
+        const HostWeights up_weights({up_values.begin(), up_values.begin() + width * columns},
+                                     width, columns, DataType::kF32);
+        const auto up = cpu_->PackMatrix(up_weights.matrix(), false, type);
         for (const int biases : {0, 1, 2, 3}) {
           const NormKind kind = gate == GateKind::kGelu ? NormKind::kLayer : NormKind::kRms;
           const MlpWeights mlp{
@@ -292,7 +294,7 @@ TEST_P(NormGateRopeTest, MlpHasTheBitsOfItsOps) {
             Floats scratch(static_cast<size_t>(rows) * (width + 3 * hidden));
             Floats got = x;
             cpu_->Mlp(mlp, rows, got.data(), scratch.data());
-            Floats normed(rows * width), both(rows * 2 * hidden), gated(rows * hidden), want = x;
+            Floats normed(rows * width), both(rows * columns), gated(rows * hidden), want = x;
             cpu_->Norm(x.data(), rows, width, mlp.norm, normed.data());
             cpu_->MatMul(normed.data(), rows, *up, mlp.up_bias, false, both.data());
             cpu_->Gate(gate, both.data(), rows, hidden, gated.data());
@@ -304,7 +306,7 @@ TEST_P(NormGateRopeTest, MlpHasTheBitsOfItsOps) {
             cpu_->NormMatMul(x.data(), rows, mlp.norm, *up, mlp.up_bias, scratch.data(),
                              scratch.data() + rows * width);
             const auto product = scratch.begin() + rows * width;
-            EXPECT_TRUE(SameBits(Floats(product, product + rows * 2 * hidden), both));
+            EXPECT_TRUE(SameBits(Floats(product, product + rows * columns), both));
           }
         }
       }

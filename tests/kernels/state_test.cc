@@ -31,6 +31,8 @@ class StateTest : public testing::BackendTest {
     AttentionSpec grouped = testing::MakeSpec(AttentionKind::kSoftmax, 6, 10, 0, 8);
     grouped.kv_heads = 2;
     specs.push_back(grouped);
+    specs.push_back(testing::MakeSpec(AttentionKind::kSymmetricPower, 6, 10, 0, 8));
+    specs.back().kv_heads = 2;
     specs = testing::WithDecayGates(testing::WithStateFormats(specs));
     AttentionSpec window = grouped;
     window.window = 7;
