@@ -15,6 +15,7 @@
 #include "base/log_limit.h"
 #include "base/logging.h"
 #include "polysketch_build_info.h"
+#include "server/anthropic/anthropic_api.h"
 #include "server/app/available_memory.h"
 #include "server/convert/status_map.h"
 #include "server/gateway/vllm_engine.h"
@@ -308,7 +309,8 @@ std::vector<prometheus::MetricFamily> Server::CollectMetrics() const {
 
 Status Server::StartHttp(const ServerConfig& config) {
   page_ = std::make_unique<StatusPage>(&router_, &context_, [this] { return CollectMetrics(); });
-  api_ = std::make_unique<OpenAiApi>(&router_, &context_, config.served_model_name);
+  openai_ = std::make_unique<OpenAiApi>(&router_, &context_, config.served_model_name);
+  anthropic_ = std::make_unique<AnthropicApi>(&router_, &context_, config.served_model_name);
   const HttpLimits limits = {.max_connections = config.max_connections,
                              .max_header_bytes = config.max_metadata_bytes,
                              .max_header_fields = MaxFields(config),
@@ -328,7 +330,8 @@ Status Server::StartHttp(const ServerConfig& config) {
                         [this](const std::shared_ptr<HttpExchange>& exchange) {
                           if (IsPreflight(exchange->request())) return ReplyPreflight(*exchange);
                           if (exchange->request().path == "*") return ReplyMethods(*exchange);
-                          if (!api_->Handle(exchange)) page_->Handle(exchange);
+                          if (openai_->Handle(exchange) || anthropic_->Handle(exchange)) return;
+                          page_->Handle(exchange);
                         });
   if (!http.ok()) return Prefixed("--http-listen: ", http.status());
   http_ = *std::move(http);
@@ -337,6 +340,7 @@ Status Server::StartHttp(const ServerConfig& config) {
 
 Status Server::CheckHttp(const AllowedHosts& hosts, const std::string& origins,
                          HttpRequest* request) {
+  if (AnthropicApi::IsPath(request->path)) request->error_shape = ErrorShape::kAnthropic;
   // Browsers send Origin with every POST, but not with a GET to the server that a page is from. A
   // page of an origin that --http-origins lists does not depend on names.
   const std::string_view origin = request->Header("Origin");
@@ -346,7 +350,11 @@ Status Server::CheckHttp(const AllowedHosts& hosts, const std::string& origins,
   PS_RETURN_IF_ERROR(CheckHost(request->Header("Host"), browser, hosts));
   if (guard_ == nullptr || StatusPage::IsHealthPath(request->path)) return Status();
   if (IsPreflight(*request)) return Status();  // browsers send it without credentials
-  PS_ASSIGN_OR_RETURN(request->caller, guard_->Admit(request->Headers("Authorization")));
+  std::vector<std::string_view> authorization = request->Headers("Authorization");
+  // Anthropic's clients send the key alone.
+  const std::string bearer = StrCat("Bearer ", request->Header("x-api-key"));
+  if (authorization.empty() && !request->Header("x-api-key").empty()) authorization = {bearer};
+  PS_ASSIGN_OR_RETURN(request->caller, guard_->Admit(authorization));
   return Status();
 }
 

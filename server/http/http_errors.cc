@@ -24,6 +24,33 @@ std::string_view ErrorType(int http_status) {
   }
 }
 
+std::string_view AnthropicErrorType(int http_status) {
+  switch (http_status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 504:
+      return "timeout_error";
+    case 529:
+      return "overloaded_error";
+    default:
+      return http_status < 500 ? "invalid_request_error" : "api_error";
+  }
+}
+
+// The error of a reply to the request.
+std::string BodyFor(const HttpRequest& request, const Status& status) {
+  if (request.error_shape == ErrorShape::kOpenAi) return ErrorBody(status);
+  return AnthropicErrorBody(status, request.Header(kRequestIdHeader));
+}
+
 int OfCode(Code code) {
   switch (code) {
     case Code::kOk:
@@ -58,7 +85,7 @@ int OfCode(Code code) {
 
 }  // namespace
 
-int HttpStatus(const Status& status) {
+int HttpStatus(const Status& status, ErrorShape shape) {
   switch (status.reason_or_none()) {
     case Reason::kMethodNotAllowed:
       return 405;
@@ -77,7 +104,8 @@ int HttpStatus(const Status& status) {
     case Reason::kHttpVersion:
       return 505;
     default:
-      return OfCode(status.code());
+      const int found = OfCode(status.code());
+      return found == 503 && shape == ErrorShape::kAnthropic ? 529 : found;
   }
 }
 
@@ -94,8 +122,20 @@ std::string ErrorBody(const Status& status) {
   return JsonText(body) + "\n";
 }
 
+std::string AnthropicErrorBody(const Status& status, std::string_view request_id) {
+  nlohmann::ordered_json error;
+  error["type"] = AnthropicErrorType(HttpStatus(status, ErrorShape::kAnthropic));
+  error["message"] = status.message();
+  error["details"]["error_code"] = status.reason();
+  nlohmann::ordered_json body;
+  body["type"] = "error";
+  body["error"] = std::move(error);
+  body["request_id"] = request_id;
+  return JsonText(body) + "\n";
+}
+
 void ReplyError(HttpExchange* exchange, const Status& status) {
-  const int http_status = HttpStatus(status);
+  const int http_status = HttpStatus(status, exchange->request().error_shape);
   exchange->OnRefused(status);
   HttpHeaders headers;
   if (http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -106,7 +146,7 @@ void ReplyError(HttpExchange* exchange, const Status& status) {
   }
   if (status.reason_or_none() == Reason::kUnsupportedEncoding)
     headers.emplace_back("Accept-Encoding", "identity");
-  exchange->Reply(http_status, kJsonType, ErrorBody(status), std::move(headers));
+  exchange->Reply(http_status, kJsonType, BodyFor(exchange->request(), status), std::move(headers));
 }
 
 bool CheckMethod(HttpExchange* exchange, std::string_view allowed) {
@@ -117,7 +157,7 @@ bool CheckMethod(HttpExchange* exchange, std::string_view allowed) {
       Status(Code::kUnimplemented, StrCat("the method: expected ", allowed, ", found ", found))
           .WithReason(Reason::kMethodNotAllowed);
   exchange->OnRefused(status);
-  exchange->Reply(HttpStatus(status), kJsonType, ErrorBody(status),
+  exchange->Reply(HttpStatus(status), kJsonType, BodyFor(exchange->request(), status),
                   {{"Allow", reads ? "GET, HEAD" : std::string(allowed)}});
   return false;
 }

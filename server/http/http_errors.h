@@ -1,5 +1,7 @@
-// Errors over HTTP, in the shape of OpenAI's API:
-// {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}.
+// Errors over HTTP, in the shape of OpenAI's API,
+//   {"error": {"message": ..., "type": ..., "param": ..., "code": ...}},
+// or of Anthropic's:
+//   {"type": "error", "error": {"type": ..., "message": ..., "details": {"error_code": ...}}, "request_id": ...}.
 #pragma once
 
 #include <string>
@@ -13,9 +15,11 @@ namespace polysketch {
 inline constexpr char kJsonType[] = "application/json";
 
 // 429 for QUEUE_FULL, 413 for BODY_TOO_LARGE.
-int HttpStatus(const Status& status);
-// "param" is the field of the request that is wrong, or null; "code" the reason (QUEUE_FULL).
+int HttpStatus(const Status& status, ErrorShape shape = ErrorShape::kOpenAi);
+// "param" is the field of the request that is wrong, or null; "code", or "error_code", the reason
+// (QUEUE_FULL).
 std::string ErrorBody(const Status& status);
+std::string AnthropicErrorBody(const Status& status, std::string_view request_id);
 
 // Replies with the error, with WWW-Authenticate for 401, and with Retry-After, in seconds, for 429
 // and 503.

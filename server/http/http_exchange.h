@@ -21,6 +21,9 @@ bool EqualsIgnoringCase(std::string_view a, std::string_view b);
 
 inline constexpr char kRequestIdHeader[] = "x-request-id";
 
+// The API whose errors a client reads.
+enum class ErrorShape { kOpenAi, kAnthropic };
+
 struct HttpRequest {
   std::string method;
   std::string path;  // decoded, without the query: "/v1/models"
@@ -31,6 +34,7 @@ struct HttpRequest {
   std::shared_ptr<const Caller> caller;  // null without API keys, and for an open path
   Principal principal;                   // whose memory and work the request is
 
+  ErrorShape error_shape = ErrorShape::kOpenAi;
   // Access-Control-Allow-Origin of the response; empty: none.
   std::string allowed_origin;
 

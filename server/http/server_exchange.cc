@@ -162,12 +162,17 @@ void ServerExchange::Release() {
 
 std::string ServerExchange::Head(int status, std::string_view content_type,
                                  const HttpHeaders& headers) const {
-  std::string head = StrCat("HTTP/1.1 ", status, " ",
-                            std::string_view(http::obsolete_reason(http::int_to_status(status))),
-                            "\r\nContent-Type: ", content_type, "\r\n", kCommonHeaders);
+  const http::status known = http::int_to_status(static_cast<unsigned>(status));
+  const std::string_view phrase =
+      known == http::status::unknown ? "" : std::string_view(http::obsolete_reason(known));
+  std::string head = StrCat("HTTP/1.1 ", status, " ", phrase, "\r\nContent-Type: ", content_type,
+                            "\r\n", kCommonHeaders);
   for (const auto& [name, value] : headers) head += StrCat(name, ": ", value, "\r\n");
   if (const std::string_view id = request_.Header(kRequestIdHeader); !id.empty())
     head += StrCat(kRequestIdHeader, ": ", id, "\r\n");
+  // Anthropic's clients read the id under this name.
+  if (request_.error_shape == ErrorShape::kAnthropic)
+    head += StrCat("request-id: ", request_.Header(kRequestIdHeader), "\r\n");
   if (!request_.allowed_origin.empty()) {
     head += StrCat("Access-Control-Allow-Origin: ", request_.allowed_origin,
                    "\r\nAccess-Control-Expose-Headers: *\r\nVary: Origin\r\n");

@@ -292,6 +292,12 @@ class ChatForm final : public ChoicesForm {
 
 }  // namespace
 
+std::string AnswerForm::Begin(const Answer& /*answer*/) { return ""; }
+
+std::string AnswerForm::Silence() const {
+  return ": the request waits or its prompt is processed\n\n";
+}
+
 std::string AnswerForm::Failure(const Status& status) {
   return "data: " + ErrorBody(status) + "\n" + kDone;
 }

@@ -65,9 +65,11 @@ class AnswerForm {
   virtual std::string Whole(Answer* answer) = 0;
   // The events of a stream, as server-sent events: before the first piece; what choice `index` has;
   // the end.
-  virtual std::string Begin() { return ""; }
+  virtual std::string Begin(const Answer& answer);
   virtual std::string Piece(size_t index, Answer* answer) = 0;
   virtual std::string End(const Answer& answer) = 0;
+  // What a stream that has been silent sends: it means nothing.
+  virtual std::string Silence() const;
   // The end of a stream that has failed.
   virtual std::string Failure(const Status& status);
 };

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "server/openai/structured_output.h"
-#include "server/openai/tools.h"
 
 namespace polysketch {
 namespace {
@@ -151,6 +150,15 @@ void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request
   request->mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
 }
 
+Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, ToolUse tools,
+               const ServedModel& model, CompletionJob* job) {
+  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
+  options.tools = std::move(tools.list);
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(messages, options));
+  SetChatPrompt(ids, &job->common);
+  return BindTools(tools, model, job);
+}
+
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why) {
   for (const char* name : names) {
     const json* value = fields->Any(name);
@@ -185,13 +193,7 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
   PS_RETURN_IF_ERROR(fields.Finish());
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list,
                       ToChatMessages(*messages, "messages", {"text"}, /*tools=*/true));
-  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
-  options.tools = std::move(tools.list);
-  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(list, options));
-  SetChatPrompt(ids, &request);
-  if (tools.choice != ToolUse::Choice::kNone) {
-    PS_ASSIGN_OR_RETURN(job.options.tools, BindTools(tools, model, &request));
-  }
+  PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), model, &job));
   return job;
 }
 

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -25,6 +27,9 @@ struct CompletionOptions {
   int choices = 1;  // of a prompt
   std::optional<ToolParsing>
       tools;  // how calls of tools in the output are read; nullopt: all is text
+  // How errors of the RPC name the fields of the request: a message that begins with the first begins
+  // with the second instead.
+  std::vector<std::pair<std::string_view, std::string_view>> field_names = {{"sampling.", ""}};
 };
 
 // One Complete call for each prompt. What the calls have in common is there once.

@@ -11,7 +11,6 @@
 namespace polysketch {
 namespace {
 
-constexpr std::string_view kSampling = "sampling.", kStructuredOutput = "structured_output";
 // Memory of what a response collects: the text of its JSON in parts, whole, and after its header. Of
 // a stream these are events with the echo of the prompt, whose parts are copied more often.
 constexpr int64_t kReplyCopies = 3, kEchoCopies = 6;
@@ -231,13 +230,11 @@ void CompletionRun::Fail(const Status& cause) {
   ended_ = true;
   CancelAll();
   if (hooks_.on_failure) hooks_.on_failure();
-  // The parameters of `sampling` are fields of the request here.
   Status status = cause;
-  if (cause.message().starts_with(kSampling))
-    status = cause.WithMessage(cause.message().substr(kSampling.size()));
-  // Nor is a grammar of tools a field of theirs.
-  if (job_.options.tools && cause.message().starts_with(kStructuredOutput))
-    status = cause.WithMessage(StrCat("tools", cause.message().substr(kStructuredOutput.size())));
+  for (const auto& [field, name] : job_.options.field_names) {
+    if (cause.message().starts_with(field))
+      status = cause.WithMessage(StrCat(name, cause.message().substr(field.size())));
+  }
   if (!started_) return ReplyError(exchange_.get(), status);
   exchange_->OnRefused(status);
   exchange_->Send(form_->Failure(status));
@@ -265,8 +262,8 @@ void CompletionRun::SendChoice(const AnswerChoice* choice) {
 
 void CompletionRun::StartStream() {
   if (std::exchange(started_, true)) return;
-  exchange_->StartStream(kEventStream, ": the request waits or its prompt is processed\n\n");
-  exchange_->Send(form_->Begin());
+  exchange_->StartStream(kEventStream, form_->Silence());
+  exchange_->Send(form_->Begin(answer_));
 }
 
 }  // namespace polysketch

@@ -50,7 +50,7 @@ class ResponseForm final : public AnswerForm {
     return Ended(*answer);
   }
 
-  std::string Begin() override {
+  std::string Begin(const Answer& /*answer*/) override {
     streams_ = true;
     const std::string response = WithEcho(Response("in_progress"));
     std::string events = ResponseEvent("created", response);

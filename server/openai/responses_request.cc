@@ -254,9 +254,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
                       previous.empty() ? chat_template->Encode(turn, chat_options)
                                        : chat_template->EncodeTurn(turn, chat_options));
   SetChatPrompt(ids, &request);
-  if (tools.choice != ToolUse::Choice::kNone) {
-    PS_ASSIGN_OR_RETURN(options.tools, BindTools(tools, model, &request));
-  }
+  PS_RETURN_IF_ERROR(BindTools(tools, model, &response.job));
   response.turn_end = chat_template->turn_end();
   return response;
 }

@@ -18,6 +18,7 @@ using Path = std::vector<std::string>;
 const std::vector<Path>& SchemaPaths() {
   static const std::vector<Path> kPaths = {{"response_format", "json_schema", "schema"},
                                            {"text", "format", "schema"},
+                                           {"output_config", "format", "schema"},
                                            {"guided_json"},
                                            {"structured_outputs", "json"}};
   return kPaths;
@@ -158,6 +159,15 @@ void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request) {
   inner.Ignore({"verbosity"});
   fields->Merge(inner.Finish());
   ReadCompact(fields, request);
+}
+
+void ReadOutputConfig(JsonFields* fields, v1::CompleteRequest* request) {
+  const json* config = fields->Object("output_config");
+  if (config == nullptr) return;
+  JsonFields inner(*config, "output_config.");
+  ReadFormat(&inner, "format", "output_config.format.", nullptr, request);
+  inner.Ignore({"effort"});
+  fields->Merge(inner.Finish());
 }
 
 ordered_json EchoedText(const json& body) {

@@ -21,6 +21,8 @@ void ReadGuided(JsonFields* fields, v1::CompleteRequest* request);
 void ReadResponseFormat(JsonFields* fields, v1::CompleteRequest* request);
 // Reads `text` of the Responses API.
 void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request);
+// Reads `output_config` of Anthropic's Messages API.
+void ReadOutputConfig(JsonFields* fields, v1::CompleteRequest* request);
 // The value of `text` that a response repeats. `body`: of ParseCompletionBody.
 nlohmann::ordered_json EchoedText(const nlohmann::json& body);
 

@@ -27,12 +27,12 @@ const ordered_json* MemberOf(const ordered_json& object, const char* name) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-Result<ordered_json> ParametersOf(const ordered_json& function, const std::string& field) {
+// `name`: its field.
+Result<ordered_json> ParametersOf(const ordered_json& function, const std::string& name) {
   const ordered_json* const parameters = MemberOf(function, "parameters");
   // OpenAI: a function without parameters takes none.
   if (parameters == nullptr || *parameters == ordered_json::object())
     return ordered_json{{"type", "object"}, {"properties", ordered_json::object()}};
-  const std::string name = field + ".parameters";
   if (!parameters->is_object())
     return InvalidArgument(name, ": expected a JSON Schema that is an object, found ",
                            JsonTypeName(json(*parameters)));
@@ -56,9 +56,8 @@ ordered_json Nested(const ordered_json& tool) {
   return nested;
 }
 
-// `inner`: the field of the function.
-Result<Tool> ToTool(const ordered_json& object, const std::string& field,
-                    const std::string& inner) {
+Result<Tool> ToTool(const ordered_json& object, const std::string& field, const ToolNames& names) {
+  const std::string inner = StrCat(field, names.function);
   if (!object.is_object())
     return InvalidArgument(field, ": expected an object, found ", JsonTypeName(json(object)));
   const ordered_json* const type = MemberOf(object, "type");
@@ -85,12 +84,15 @@ Result<Tool> ToTool(const ordered_json& object, const std::string& field,
     return InvalidArgument(inner, ".strict: expected true or false, found ",
                            JsonTypeName(json(*strict)));
   tool.strict = strict != nullptr && strict->get<bool>();
-  PS_ASSIGN_OR_RETURN(tool.parameters, ParametersOf(*function, inner));
+  PS_ASSIGN_OR_RETURN(tool.parameters,
+                      ParametersOf(*function, StrCat(inner, ".", names.parameters)));
   return tool;
 }
 
+}  // namespace
+
 // ParseCompletionBody makes binary of tools, in which the order of members is that of the request.
-Result<ordered_json> ListOf(const json& tools) {
+Result<ordered_json> ListOfTools(const json& tools) {
   ordered_json list;
   if (tools.is_binary()) {
     const auto& bytes = tools.get_binary();
@@ -104,22 +106,52 @@ Result<ordered_json> ListOf(const json& tools) {
   return list.empty() ? ordered_json(nullptr) : list;
 }
 
-Status ReadList(const json& tools, bool flat, ToolUse* use) {
-  PS_ASSIGN_OR_RETURN(use->list, ListOf(tools));
+Status AddTools(ordered_json list, const ToolNames& where, ToolUse* use) {
+  use->list = std::move(list);
   if (use->list.size() > kMaxTools)
     return InvalidArgument("tools: expected at most ", kMaxTools, " tools, found ",
                            use->list.size());
   std::set<std::string> names;
   for (size_t i = 0; i < use->list.size(); ++i) {
-    const std::string field = StrCat("tools[", i, "]"), inner = field + (flat ? "" : ".function");
-    if (flat) use->list[i] = Nested(use->list[i]);
-    PS_ASSIGN_OR_RETURN(Tool tool, ToTool(use->list[i], field, inner));
+    const std::string field = StrCat("tools[", i, "]");
+    PS_ASSIGN_OR_RETURN(Tool tool, ToTool(use->list[i], field, where));
     if (!names.insert(tool.name).second)
-      return InvalidArgument(inner, ".name: expected each name once, found \"", tool.name,
-                             "\" twice");
+      return InvalidArgument(field, where.function, ".name: expected each name once, found \"",
+                             tool.name, "\" twice");
     use->callable.push_back(std::move(tool));
   }
+  use->choice = use->callable.empty() ? Choice::kNone : Choice::kAuto;
   return Status();
+}
+
+Status ChooseTool(const json& name, const std::string& field, ToolUse* use) {
+  const auto found = std::find_if(use->callable.begin(), use->callable.end(),
+                                  [&](const Tool& tool) { return name == tool.name; });
+  if (found == use->callable.end())
+    return InvalidArgument(field, ": expected the name of a tool of the request, found ",
+                           Abbreviate(JsonText(name)));
+  use->choice = Choice::kRequired;
+  use->parallel = false;
+  use->callable = {Tool(*found)};
+  return Status();
+}
+
+Status CheckChoice(ToolUse* use) {
+  if (!use->callable.empty()) return Status();
+  if (use->choice == Choice::kRequired)
+    return InvalidArgument("tool_choice: expected tools beside it, found none");
+  use->choice = Choice::kNone;
+  return Status();
+}
+
+namespace {
+
+Status ReadList(const json& tools, bool flat, ToolUse* use) {
+  PS_ASSIGN_OR_RETURN(ordered_json list, ListOfTools(tools));
+  if (flat) {
+    for (ordered_json& tool : list) tool = Nested(tool);
+  }
+  return AddTools(std::move(list), {flat ? "" : ".function", "parameters"}, use);
 }
 
 Status ReadChoice(const json& choice, bool flat, ToolUse* use) {
@@ -129,25 +161,15 @@ Status ReadChoice(const json& choice, bool flat, ToolUse* use) {
                                      : Choice::kRequired;
   } else if (choice.is_object() && choice.value("type", json()) == "function") {
     const json::json_pointer at(flat ? "/name" : "/function/name");
-    const json name = choice.contains(at) ? choice.at(at) : json();
-    const auto found = std::find_if(use->callable.begin(), use->callable.end(),
-                                    [&](const Tool& tool) { return name == tool.name; });
-    if (found == use->callable.end())
-      return InvalidArgument("tool_choice", flat ? "" : ".function",
-                             ".name: expected the name of a tool of the request, found ",
-                             Abbreviate(JsonText(name)));
-    use->choice = Choice::kRequired;
-    use->parallel = false;
-    use->callable = {Tool(*found)};
+    return ChooseTool(choice.contains(at) ? choice.at(at) : json(),
+                      StrCat("tool_choice", flat ? "" : ".function", ".name"), use);
   } else {
     return InvalidArgument(
         "tool_choice: expected none, auto, required or {\"type\": \"function\", \"function\": "
         "{\"name\": NAME}}, found ",
         Abbreviate(JsonText(choice)));
   }
-  if (use->choice == Choice::kRequired && use->callable.empty())
-    return InvalidArgument("tool_choice: expected tools beside it, found none");
-  return Status();
+  return CheckChoice(use);
 }
 
 ordered_json Const(const std::string& text) { return {{"type", "const_string"}, {"value", text}}; }
@@ -245,23 +267,8 @@ void SetTag(std::string tag, v1::CompleteRequest* request) {
   output->set_compact_json(true);
 }
 
-}  // namespace
-
-ToolUse ReadTools(JsonFields* fields, bool flat) {
-  ToolUse use;
-  if (const json* const tools = fields->Any("tools")) {
-    fields->Merge(ReadList(*tools, flat, &use));
-    use.choice = use.callable.empty() ? Choice::kNone : Choice::kAuto;
-  }
-  use.parallel = fields->Bool("parallel_tool_calls").value_or(true);
-  if (const json* const choice = fields->Any("tool_choice"))
-    fields->Merge(ReadChoice(*choice, flat, &use));
-  if (use.callable.empty()) use.choice = Choice::kNone;
-  return use;
-}
-
-Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
-                              v1::CompleteRequest* request) {
+Result<ToolParsing> Bind(const ToolUse& use, const ServedModel& model,
+                         v1::CompleteRequest* request) {
   const bool required = use.choice == Choice::kRequired;
   if (!required && !model.tool_form_named) {
     if (!model.chat_template->takes_tools())
@@ -312,6 +319,25 @@ Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
   return parsing;
 }
 
+}  // namespace
+
+ToolUse ReadTools(JsonFields* fields, bool flat) {
+  ToolUse use;
+  if (const json* const tools = fields->Any("tools")) fields->Merge(ReadList(*tools, flat, &use));
+  use.parallel = fields->Bool("parallel_tool_calls").value_or(true);
+  if (const json* const choice = fields->Any("tool_choice"))
+    fields->Merge(ReadChoice(*choice, flat, &use));
+  if (use.callable.empty()) use.choice = Choice::kNone;
+  return use;
+}
+
+Status BindTools(const ToolUse& use, const ServedModel& model, CompletionJob* job) {
+  if (use.choice == Choice::kNone) return Status();
+  PS_ASSIGN_OR_RETURN(job->options.tools, Bind(use, model, &job->common));
+  job->options.field_names.emplace_back("structured_output", "tools");
+  return Status();
+}
+
 Result<ordered_json> ToArguments(const std::string& text) {
   if (text.empty()) return ordered_json::object();
   PS_ASSIGN_OR_RETURN(ordered_json arguments, ParseJson<ordered_json>(text));
@@ -358,12 +384,12 @@ Result<ordered_json> ToToolCalls(const json& calls, const std::string& field) {
   return list;
 }
 
-std::string NewCallId(ToolForm form) {
+std::string NewCallId(ToolForm form, std::string_view prefix) {
   constexpr std::string_view kLetters =
       "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   // Mistral's templates refuse ids of another length.
   const bool mistral = form == ToolForm::kMistral;
-  std::string id = mistral ? "" : "call_";
+  std::string id(mistral ? "" : prefix);
   for (int i = 0; i < (mistral ? 9 : 24); ++i) id += kLetters[RandomBits() % kLetters.size()];
   return id;
 }

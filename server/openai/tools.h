@@ -4,11 +4,13 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/chat/tool_parser.h"
+#include "server/openai/completion_request.h"
 #include "server/openai/json_fields.h"
 #include "server/rpc/served_model.h"
 
@@ -37,12 +39,25 @@ struct ToolUse {
 // `flat`: the members of a function are those of its tool and of its choice, as the Responses API has them.
 ToolUse ReadTools(JsonFields* fields, bool flat = false);
 
-// Binds the output of `request`, which has its prompt, to calls in the form of the model: from the first token
+// --- the parts of ReadTools, for APIs that write tools in another way ---
+// The value of `tools` in the order of its members; null: none.
+Result<nlohmann::ordered_json> ListOfTools(const nlohmann::json& tools);
+// Where a tool's function and its JSON Schema are, in errors: "tools[0].function.parameters".
+struct ToolNames {
+  std::string_view function, parameters;
+};
+// Adds the tools of a list in the form of chat completions.
+Status AddTools(nlohmann::ordered_json list, const ToolNames& names, ToolUse* use);
+// Chooses the tool `name`, which `field` of the request names.
+Status ChooseTool(const nlohmann::json& name, const std::string& field, ToolUse* use);
+// Ends the reading of the tools and of their choice.
+Status CheckChoice(ToolUse* use);
+
+// Binds the output of a job, which has its prompt, to calls in the form of the model: from the first token
 // for kRequired; for kAuto from the mark of the form on where it has one that is text. A response format beside
-// kAuto holds for an answer that is no call. Returns how the output is read. INVALID_ARGUMENT or
-// FAILED_PRECONDITION: the model cannot call tools so. `use` has tools that may be called.
-Result<ToolParsing> BindTools(const ToolUse& use, const ServedModel& model,
-                              v1::CompleteRequest* request);
+// kAuto holds for an answer that is no call. Sets CompletionOptions::tools. INVALID_ARGUMENT or
+// FAILED_PRECONDITION: the model cannot call tools so. Does nothing for kNone.
+Status BindTools(const ToolUse& use, const ServedModel& model, CompletionJob* job);
 
 // The calls of an assistant's message as templates take them: arguments that are objects, in the order of
 // their members. `field`: for errors.
@@ -51,7 +66,7 @@ Result<nlohmann::ordered_json> ToToolCalls(const nlohmann::json& calls, const st
 // The arguments of a call, a JSON object in a string; empty: no arguments.
 Result<nlohmann::ordered_json> ToArguments(const std::string& text);
 
-// A new id of a call.
-std::string NewCallId(ToolForm form);
+// A new id of a call: `prefix` and 24 characters, or what the templates of the form demand.
+std::string NewCallId(ToolForm form, std::string_view prefix = "call_");
 
 }  // namespace polysketch

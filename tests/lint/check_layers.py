@@ -58,6 +58,7 @@ ROOMS = {
         ["rpc"],
         ["http", "gateway"],
         ["openai"],
+        ["anthropic"],
         ["app"],
     ],
 }

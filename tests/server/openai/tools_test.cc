@@ -593,7 +593,7 @@ TEST(ResponseItems, AreThoseOfTheOutput) {
   const auto stream = form();
   answer = {};
   answer.choices.resize(1);
-  std::string events = stream->Begin();
+  std::string events = stream->Begin(Answer());
   for (size_t at = 0; at < output.size(); at += 3) {
     answer.choices[0].text = output.substr(at, 3);
     events += stream->Piece(0, &answer);

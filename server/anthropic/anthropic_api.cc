@@ -1,0 +1,64 @@
+#include "server/anthropic/anthropic_api.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "server/anthropic/messages_form.h"
+#include "server/anthropic/messages_request.h"
+#include "server/http/http_errors.h"
+#include "server/http/json_text.h"
+
+namespace polysketch {
+namespace {
+
+constexpr std::string_view kMessages = "/v1/messages";
+
+// The API has no way to continue a message on another replica.
+CompletionRun::Hooks RefuseMigration() {
+  return {.before_end =
+              [](const Answer& answer, const std::function<void(const Status&)>& done) {
+                if (answer.resume_token.empty()) return done(Status());
+                done(Unavailable("the server is draining").WithReason(Reason::kDraining));
+              },
+          .on_failure = nullptr};
+}
+
+}  // namespace
+
+bool AnthropicApi::IsPath(std::string_view path) {
+  return path == kMessages || path.starts_with(StrCat(kMessages, "/"));
+}
+
+bool AnthropicApi::Handle(const Exchange& exchange) {
+  const std::string& path = exchange->request().path;
+  const bool counts = path == StrCat(kMessages, "/count_tokens");
+  if (!counts && path != kMessages) return false;
+  if (!Admit(exchange.get(), "POST")) return true;
+  counts ? CountTokens(exchange) : Message(exchange);
+  return true;
+}
+
+// A template takes time: it never runs on the thread of the HTTP server.
+void AnthropicApi::Message(const Exchange& exchange) const {
+  RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
+    Result<nlohmann::json> body = ParseMessagesBody(exchange->request().body);
+    if (!body.ok()) return ReplyError(exchange.get(), body.status());
+    RunJob(exchange, ToMessagesJob(*body, model(), hold), NewMessagesForm, RefuseMigration());
+  });
+}
+
+void AnthropicApi::CountTokens(const Exchange& exchange) const {
+  RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
+    Result<nlohmann::json> body = ParseMessagesBody(exchange->request().body);
+    if (!body.ok()) return ReplyError(exchange.get(), body.status());
+    const Result<CompletionJob> job = ToMessagesJob(*body, model(), hold);
+    if (!job.ok()) return ReplyError(exchange.get(), job.status());
+    if (!CheckModel(exchange.get(), job->options.model)) return;
+    const nlohmann::ordered_json count = {
+        {"input_tokens", job->common.prompt().tokens().ids_size()}};
+    exchange->Reply(200, kJsonType, JsonText(count) + "\n");
+  });
+}
+
+}  // namespace polysketch

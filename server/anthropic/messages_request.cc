@@ -1,0 +1,346 @@
+#include "server/anthropic/messages_request.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/http/json_text.h"
+#include "server/openai/chat_request.h"
+#include "server/openai/json_slice.h"
+#include "server/openai/structured_output.h"
+#include "server/openai/tools.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// The members `input` of the blocks of messages that are objects, in their order.
+template <typename Json>
+std::vector<Json*> InputsOf(Json* messages) {
+  std::vector<Json*> inputs;
+  if (!messages->is_array()) return inputs;
+  for (Json& message : *messages) {
+    if (!message.is_object() || !message.contains("content")) continue;
+    Json& content = message["content"];
+    if (!content.is_array()) continue;
+    for (Json& block : content) {
+      if (block.is_object() && block.contains("input") && block["input"].is_object())
+        inputs.push_back(&block["input"]);
+    }
+  }
+  return inputs;
+}
+
+// Fails for an element that is no object.
+Status CheckObject(const json& value, const std::string& field) {
+  if (value.is_object()) return Status();
+  return InvalidArgument(field, ": expected an object, found ", JsonTypeName(value));
+}
+
+// A mark of what to keep: the prefix cache of the server needs none.
+void AcceptCacheControl(JsonFields* fields) { fields->Object("cache_control"); }
+
+std::string BlockText(JsonFields* block) {
+  const auto text = block->String("text");
+  if (!text.has_value()) block->Fail("text", "expected a string, found none");
+  block->Any("citations");
+  return text.value_or("");
+}
+
+// Blocks become lines.
+void AddLine(const std::string& text, std::string* lines) {
+  if (!lines->empty()) *lines += '\n';
+  *lines += text;
+}
+
+// The text of a string or of an array of text blocks.
+Result<std::string> TextOf(const json& content, const std::string& field) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array())
+    return InvalidArgument(field, ": expected a string or an array of text blocks, found ",
+                           JsonTypeName(content));
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const std::string name = StrCat(field, "[", i, "]");
+    PS_RETURN_IF_ERROR(CheckObject(content[i], name));
+    JsonFields block(content[i], name + ".");
+    const std::string type = block.String("type").value_or("");
+    if (type != "text") {
+      return InvalidArgument(name, ".type: expected text, found \"", type,
+                             "\": the model reads text only");
+    }
+    AcceptCacheControl(&block);
+    AddLine(BlockText(&block), &text);
+    PS_RETURN_IF_ERROR(block.Finish());
+  }
+  return text;
+}
+
+// Makes the messages of a template of those of the API: the result of a tool is a message of its own,
+// and messages of one role after the other are one.
+class Conversation {
+ public:
+  void AddText(const std::string& role, const std::string& text) {
+    AddLine(text, &Last(role)->content);
+  }
+
+  Status Add(const json& message, const std::string& field) {
+    PS_RETURN_IF_ERROR(CheckObject(message, field));
+    JsonFields fields(message, field + ".");
+    const std::string role = fields.String("role").value_or("");
+    if (role != "user" && role != "assistant" && role != "system")
+      fields.Fail("role", StrCat("expected user, assistant or system, found \"", role, "\""));
+    const json* const content = fields.Any("content");
+    if (content == nullptr)
+      fields.Fail("content", "expected a string or an array of blocks, found none");
+    PS_RETURN_IF_ERROR(fields.Finish());
+    if (content->is_string()) {
+      AddText(role, content->get_ref<const std::string&>());
+      return Status();
+    }
+    if (!content->is_array() || content->empty()) {
+      return InvalidArgument(field, ".content: expected a string or an array of blocks, found ",
+                             content->is_array() ? "an empty array" : JsonTypeName(*content));
+    }
+    for (size_t i = 0; i < content->size(); ++i)
+      PS_RETURN_IF_ERROR(AddBlock(role, (*content)[i], StrCat(field, ".content[", i, "]")));
+    return Status();
+  }
+
+  std::vector<ChatMessage> Take() { return std::move(messages_); }
+
+ private:
+  // The message that has what comes of the role.
+  ChatMessage* Last(const std::string& role) {
+    if (messages_.empty() || messages_.back().role != role)
+      messages_.push_back({.role = role, .content = "", .name = ""});
+    return &messages_.back();
+  }
+
+  Status AddBlock(const std::string& role, const json& object, const std::string& field) {
+    PS_RETURN_IF_ERROR(CheckObject(object, field));
+    JsonFields block(object, field + ".");
+    AcceptCacheControl(&block);
+    const std::string type = block.String("type").value_or("");
+    if (type == "text") {
+      AddText(role, BlockText(&block));
+    } else if (type == "tool_use" && role == "assistant") {
+      AddCall(&block);
+    } else if (type == "tool_result" && role == "user") {
+      PS_RETURN_IF_ERROR(AddResult(&block, field));
+    } else if ((type == "thinking" || type == "redacted_thinking") && role == "assistant") {
+      // Templates leave out what was thought in earlier turns.
+      for (const char* const name : {"thinking", "signature", "data"}) block.String(name);
+      Last(role);
+    } else {
+      const std::string_view also = role == "assistant" ? ", thinking or tool_use"
+                                    : role == "user"    ? " or tool_result"
+                                                        : "";
+      return InvalidArgument(field, ".type: expected text", also, ", found \"", type,
+                             "\": the model reads text only");
+    }
+    return block.Finish();
+  }
+
+  void AddCall(JsonFields* block) {
+    const auto id = block->String("id"), name = block->String("name");
+    if (!id.has_value()) block->Fail("id", "expected a string, found none");
+    if (!name.has_value()) block->Fail("name", "expected a string, found none");
+    ordered_json arguments;
+    const json* const input = block->Any("input");
+    if (input != nullptr && input->is_string()) {
+      auto parsed = ToArguments(input->get_ref<const std::string&>());
+      if (parsed.ok()) arguments = *std::move(parsed);
+    } else if (input != nullptr && input->is_object()) {
+      arguments = *input;
+    }
+    if (arguments.is_null())
+      block->Fail("input", StrCat("expected an object, found ",
+                                  input == nullptr ? "none" : JsonTypeName(*input)));
+    block->Ignore({"caller", "toolset_name"});
+    ordered_json call;
+    call["id"] = id.value_or("");
+    call["type"] = "function";
+    call["function"] = {{"name", name.value_or("")}, {"arguments", std::move(arguments)}};
+    Last("assistant")->tool_calls.push_back(std::move(call));
+  }
+
+  Status AddResult(JsonFields* block, const std::string& field) {
+    const auto id = block->String("tool_use_id");
+    if (!id.has_value()) block->Fail("tool_use_id", "expected a string, found none");
+    block->Bool("is_error");  // the content says so
+    block->Ignore({"toolset_name"});
+    std::string text;
+    if (const json* const content = block->Any("content")) {
+      PS_ASSIGN_OR_RETURN(text, TextOf(*content, field + ".content"));
+    }
+    messages_.push_back(
+        {.role = "tool", .content = std::move(text), .name = "", .tool_call_id = id.value_or("")});
+    return Status();
+  }
+
+  std::vector<ChatMessage> messages_;
+};
+
+Result<std::vector<ChatMessage>> ToMessages(const json* system, const json& messages) {
+  Conversation conversation;
+  if (system != nullptr) {
+    PS_ASSIGN_OR_RETURN(const std::string text, TextOf(*system, "system"));
+    if (!text.empty()) conversation.AddText("system", text);
+  }
+  if (!messages.is_array() || messages.empty()) {
+    return InvalidArgument("messages: expected an array of messages, found ",
+                           messages.is_array() ? "an empty array" : JsonTypeName(messages));
+  }
+  for (size_t i = 0; i < messages.size(); ++i)
+    PS_RETURN_IF_ERROR(conversation.Add(messages[i], StrCat("messages[", i, "]")));
+  return conversation.Take();
+}
+
+// A tool in the form of chat completions.
+Result<ordered_json> ToFunction(const ordered_json& tool, const std::string& field) {
+  const json object = tool;
+  PS_RETURN_IF_ERROR(CheckObject(object, field));
+  JsonFields fields(object, field + ".");
+  const std::string type = fields.String("type").value_or("custom");
+  if (type != "custom") {
+    fields.Fail("type", StrCat("expected custom, found \"", type,
+                               "\": the server has no tools of its own; describe the tool by its "
+                               "name and input_schema"));
+  }
+  if (fields.Object("input_schema") == nullptr)
+    fields.Fail("input_schema", "expected a JSON Schema, found none");
+  AcceptCacheControl(&fields);
+  fields.Ignore({"eager_input_streaming", "input_examples"});
+  Refuse(&fields, {"defer_loading"}, "the model gets every tool");
+  const json* const callers = fields.Any("allowed_callers");
+  if (callers != nullptr && *callers != json::array({"direct"}))
+    fields.Fail("allowed_callers", "expected [\"direct\"]: the server runs no programs");
+  ordered_json function;
+  const auto copy = [&](const char* from, const char* to) {
+    if (fields.Any(from) != nullptr) function[to] = tool[from];
+  };
+  copy("name", "name");
+  copy("description", "description");
+  copy("input_schema", "parameters");
+  copy("strict", "strict");
+  PS_RETURN_IF_ERROR(fields.Finish());
+  return ordered_json{{"type", "function"}, {"function", std::move(function)}};
+}
+
+Status ReadList(const json& tools, ToolUse* use) {
+  PS_ASSIGN_OR_RETURN(ordered_json list, ListOfTools(tools));
+  for (size_t i = 0; i < list.size(); ++i) {
+    PS_ASSIGN_OR_RETURN(list[i], ToFunction(list[i], StrCat("tools[", i, "]")));
+  }
+  return AddTools(std::move(list), {"", "input_schema"}, use);
+}
+
+Status ReadChoice(const json& object, ToolUse* use) {
+  JsonFields choice(object, "tool_choice.");
+  const std::string type = choice.String("type").value_or("");
+  use->parallel = !choice.Bool("disable_parallel_tool_use").value_or(false);
+  const json* const name = choice.Any("name");
+  PS_RETURN_IF_ERROR(choice.Finish());
+  if (type == "tool") return ChooseTool(name == nullptr ? json() : *name, "tool_choice.name", use);
+  if (type == "none") {
+    use->choice = ToolUse::Choice::kNone;
+  } else if (type == "any") {
+    use->choice = ToolUse::Choice::kRequired;
+  } else if (type != "auto") {
+    return InvalidArgument("tool_choice.type: expected auto, any, tool or none, found \"", type,
+                           "\"");
+  }
+  return CheckChoice(use);
+}
+
+ToolUse ReadMessagesTools(JsonFields* fields) {
+  ToolUse use;
+  if (const json* const tools = fields->Any("tools")) fields->Merge(ReadList(*tools, &use));
+  if (const json* const choice = fields->Object("tool_choice"))
+    fields->Merge(ReadChoice(*choice, &use));
+  return use;
+}
+
+// A model that does not think answers as without the field.
+void ReadThinking(JsonFields* fields) {
+  const json* const object = fields->Object("thinking");
+  if (object == nullptr) return;
+  JsonFields thinking(*object, "thinking.");
+  const std::string type = thinking.String("type").value_or("");
+  constexpr std::string_view kTypes[] = {"disabled", "enabled", "adaptive", "between_tools"};
+  if (std::find(std::begin(kTypes), std::end(kTypes), type) == std::end(kTypes))
+    thinking.Fail("type", StrCat("expected disabled, enabled, adaptive or between_tools, found \"",
+                                 type, "\""));
+  thinking.Integer("budget_tokens", 0, kMaxInt32);
+  thinking.Any("display");
+  fields->Merge(thinking.Finish());
+  if (type != "disabled") fields->Ignore({"thinking"});
+}
+
+}  // namespace
+
+Result<json> ParseMessagesBody(const std::string& text) {
+  PS_ASSIGN_OR_RETURN(json body, ParseCompletionBody(text));
+  if (!body.contains("messages")) return body;
+  const std::vector<json*> inputs = InputsOf(&body["messages"]);
+  if (inputs.empty()) return body;
+  PS_ASSIGN_OR_RETURN(ordered_json ordered,
+                      ParseJson<ordered_json>(JsonSlice(text, {"messages"}).value_or("[]")));
+  const std::vector<ordered_json*> in_order = InputsOf(&ordered);
+  PS_CHECK(inputs.size() == in_order.size()) << "two readings of one text differ";
+  for (size_t i = 0; i < inputs.size(); ++i) *inputs[i] = JsonText(*in_order[i]);
+  return body;
+}
+
+Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
+                                    chat::HoldMemory hold) {
+  CompletionJob job;
+  v1::CompleteRequest& request = job.common;
+  job.options.field_names.insert(job.options.field_names.end(),
+                                 {{"stop:", "stop_sequences:"}, {"stop[", "stop_sequences["}});
+  JsonFields fields(body);
+  job.options.model = fields.String("model").value_or("");
+  job.options.stream = fields.Bool("stream").value_or(false);
+  ReadGeneration(&fields, &request);
+  if (const auto stops = fields.Strings("stop_sequences"))
+    request.mutable_stop()->Add(stops->begin(), stops->end());
+  ReadOutputConfig(&fields, &request);
+  if (const auto limit = fields.Integer("max_tokens", 0, kMaxInt32))
+    request.set_max_tokens(static_cast<int32_t>(*limit));
+  ReadThinking(&fields);
+  AcceptCacheControl(&fields);
+  Refuse(&fields, {"container", "mcp_servers"}, "the server runs no tools");
+  Refuse(&fields, {"context_management"}, "the server removes nothing from a conversation");
+  fields.Ignore({"metadata", "inference_geo", "speed", "diagnostics"});
+  ChatOptions options;
+  options.hold = std::move(hold);
+  ReadTemplateVariables(&fields, &options);
+  ToolUse tools = ReadMessagesTools(&fields);
+  const json* const system = fields.Any("system");
+  const json* const messages = fields.Any("messages");
+  if (messages == nullptr) fields.Fail("messages", "expected an array of messages, found none");
+  PS_RETURN_IF_ERROR(fields.Finish());
+  PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list, ToMessages(system, *messages));
+  // An answer that has begun is continued.
+  if (list.back().role == "assistant") {
+    if (!list.back().tool_calls.is_null()) {
+      return InvalidArgument(
+          "messages: expected a tool_result after the tool_use of the last message, found none");
+    }
+    if (list.back().content.find_first_not_of(" \t\r\n") == std::string::npos) {
+      return InvalidArgument(
+          "messages: expected text in a last message of the assistant, which the answer continues, "
+          "found none");
+    }
+    options.continue_final_message = true;
+    options.add_generation_prompt = false;
+  }
+  PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), model, &job));
+  return job;
+}
+
+}  // namespace polysketch

@@ -1,0 +1,23 @@
+// The requests of POST /v1/messages and /v1/messages/count_tokens. docs/anthropic-api.md lists the
+// parameters.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/status.h"
+#include "server/chat/chat_template.h"
+#include "server/openai/completion_request.h"
+#include "server/rpc/served_model.h"
+
+namespace polysketch {
+
+// As ParseCompletionBody. The inputs of tool_use blocks become strings too, which keep the order of their
+// members.
+Result<nlohmann::json> ParseMessagesBody(const std::string& text);
+
+// INVALID_ARGUMENT names the field. `body`: of ParseMessagesBody. `hold`: ChatOptions::hold.
+Result<CompletionJob> ToMessagesJob(const nlohmann::json& body, const ServedModel& model,
+                                    chat::HoldMemory hold = nullptr);
+
+}  // namespace polysketch
