@@ -35,7 +35,7 @@ constexpr std::string_view kSlidingWindow = "sliding", kWindowOfBlocks = "blocks
 // The limits exceed any model, and no product of sizes within them overflows int64.
 constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
               kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024,
-              kPositionsLimit = 1 << 28;
+              kPositionsLimit = 1 << 28, kSinksLimit = 1 << 16;
 
 // A field that must have one value, or be absent.
 struct OnlyValue {
@@ -350,8 +350,12 @@ class LlamaConfigReader {
   // Layers of a type that transformers does not have, in any of the classes.
   void WindowsWithSinks(const std::vector<std::string>& types) {
     if (std::count(types.begin(), types.end(), kWithSinks) == 0) return;
+    if (family_.power) {
+      return fields_.Fail("layer_types", StrCat("expected none of ", kWithSinks,
+                                                " in a model without softmax, found one"));
+    }
     const int window = fields_.Int("attention_window", 1, kPositionsLimit);
-    const int sinks = fields_.Int("attention_sinks", 0, kPositionsLimit);
+    const int sinks = fields_.Int("attention_sinks", 0, kSinksLimit);
     const std::string kind = fields_.String("attention_window_kind", false);
     if (!fields_.status().ok()) return;
     if (kind != kSlidingWindow && kind != kWindowOfBlocks) {

@@ -278,6 +278,8 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
       {With(WithSinks(Llama(), "blocks"), {{"attention_window", nullptr}}),
        {"attention_window", "missing"}},
       {With(WithSinks(Llama(), "blocks"), {{"attention_sinks", -1}}), {"attention_sinks"}},
+      {WithSinks(With(Of("BrumbyForCausalLM", "brumby"), {{"head_dim", 8}}), "blocks"),
+       {"layer_types", "expected none of window_with_sinks in a model without softmax"}},
       {With(WithSinks(Llama(), "blocks"), {{"layer_types", {"window_with_sinks"}}}),
        {"layer_types", "expected a type for each of 4 layers, found 1"}},
       {With(Llama(), {{"num_key_value_heads", 3}}), {"num_key_value_heads", "divisor"}},
