@@ -1,142 +1,290 @@
 #include "engine/prefix_cache/prefix_cache.h"
 
 #include <algorithm>
+#include <limits>
 
-#include "engine/sampler/random.h"
+#include "base/check.h"
 
 namespace polysketch {
 
-uint64_t PrefixCache::Extend(uint64_t hash, std::span<const int32_t> tokens) {
-  for (const int32_t token : tokens) {
-    hash = MixBits(hash + 0x9E3779B97F4A7C15u * (static_cast<uint32_t>(token) + uint64_t{1}));
-  }
-  return hash;
+double PrefixCache::Cost(int64_t begin, int64_t end) const {
+  const auto tokens = static_cast<double>(end - begin),
+             middle = static_cast<double>(begin + end) / 2;
+  return tokens * (1 + options_.attention_cost * middle);
 }
 
-uint64_t PrefixCache::Hash(const std::string& salt, std::span<const int32_t> tokens) {
-  const std::vector<int32_t> bytes(salt.begin(), salt.end());
-  return Extend(Extend(MixBits(salt.size() + 1), bytes), tokens);
-}
-
-PrefixCache::Iterator PrefixCache::Lookup(uint64_t hash, const std::string& salt,
-                                          std::span<const int32_t> tokens) {
-  const auto [begin, end] = by_hash_.equal_range(hash);
-  for (auto found = begin; found != end; ++found) {
-    const Entry& entry = *found->second;
-    if (entry.salt == salt &&
-        std::equal(entry.tokens.begin(), entry.tokens.end(), tokens.begin(), tokens.end())) {
-      return found->second;
-    }
-  }
-  return entries_.end();
-}
-
-int64_t PrefixCache::Usable(const Entry& entry, const std::string& salt,
-                            std::span<const int32_t> prompt) const {
-  if (entry.salt != salt) return 0;
-  const auto differs =
-      std::mismatch(entry.tokens.begin(), entry.tokens.end(), prompt.begin(), prompt.end());
-  const auto common = static_cast<int64_t>(differs.first - entry.tokens.begin());
-  const int64_t usable = std::min(common, static_cast<int64_t>(prompt.size()) - 1);
-  if (usable == entry.size()) return usable;
-  // Few tokens of another prompt's state are not worth the copy.
-  const bool same_prompt = common == entry.size();
-  const int64_t min = std::max(entry.earliest_truncation, same_prompt ? 1 : options_.min_tokens);
-  return usable >= min ? usable : 0;
+PrefixTree::Node* PrefixCache::Provider(Node* node, int64_t common, int64_t tokens) const {
+  // Its own state, or that of the same prompt again, whatever the length.
+  const bool own = node->state != nullptr && node->end == common;
+  if (own && (tokens == node->end || node->earliest_truncation <= tokens)) return node;
+  return node->widest != nullptr && Truncates(*node->widest, tokens) ? node->widest : nullptr;
 }
 
 std::optional<PrefixCache::Hit> PrefixCache::Find(const std::string& salt,
-                                                  std::span<const int32_t> prompt) {
+                                                  std::span<const int32_t> prompt, int64_t max) {
   std::lock_guard lock(mutex_);
   stats_.queried_tokens += std::ssize(prompt);
-  uint64_t hash = Hash(salt, {});
-  size_t hashed = 0;
-  Iterator best = entries_.end();
-  int64_t best_tokens = 0;
-  for (const auto& [length, count] : lengths_) {
-    if (length > std::ssize(prompt)) break;
-    hash = Extend(hash, prompt.subspan(hashed, static_cast<size_t>(length) - hashed));
-    hashed = static_cast<size_t>(length);
-    const auto [begin, end] = by_hash_.equal_range(hash);
-    for (auto found = begin; found != end; ++found) {
-      const int64_t usable = Usable(*found->second, salt, prompt);
-      if (usable <= best_tokens) continue;
-      best_tokens = usable;
-      best = found->second;
-    }
+  const PrefixTree::Match match = tree_.Find(salt, prompt);
+  // What a text provides is cut where the prompt leaves it: at the match, or where a node ends.
+  for (Node* node = match.node; node != nullptr && !node->root(); node = node->parent) {
+    const int64_t common = std::min(node->end, match.tokens);
+    const int64_t tokens = std::min(common, max);
+    if (tokens <= 0) break;
+    Node* const provider = Provider(node, common, tokens);
+    if (provider == nullptr) continue;
+    Use(provider);
+    stats_.hit_tokens += tokens;
+    return Hit{provider->state, tokens};
   }
-  if (best_tokens == 0) return std::nullopt;
-  entries_.splice(entries_.end(), entries_, best);
-  stats_.hit_tokens += best_tokens;
-  return Hit{best->state, best_tokens};
+  return std::nullopt;
 }
 
-bool PrefixCache::Touch(const std::string& salt, std::span<const int32_t> tokens) {
-  const uint64_t hash = Hash(salt, tokens);
+int64_t PrefixCache::Learn(const std::string& salt, const Principal& principal,
+                           std::span<const int32_t> prompt) {
+  Freed freed;
   std::lock_guard lock(mutex_);
-  const Iterator entry = Lookup(hash, salt, tokens);
-  if (entry == entries_.end()) return false;
-  entries_.splice(entries_.end(), entries_, entry);
+  PrefixTree::Match match = tree_.Find(salt, prompt);
+  const int64_t known = match.tokens;
+  for (Node* node = match.node; node != nullptr; node = node->parent) {
+    if (node->counted_as_text) texts_.splice(texts_.end(), texts_, node->text);
+  }
+  // Making room may forget what matches.
+  for (;; match = tree_.Find(salt, prompt)) {
+    const size_t bytes = PrefixTree::BytesToExtend(match, std::ssize(prompt), salt);
+    if (bytes == 0) return known;
+    if (stats_.text_bytes + bytes > memory_ / kTextPart) {
+      if (!ForgetText(/*shares=*/true) && !ForgetText(/*shares=*/false)) return known;
+    } else if (stats_.bytes + bytes <= memory_) {
+      break;
+    } else if (!MakeRoom(bytes, principal, std::numeric_limits<double>::infinity(), &freed)) {
+      return known;
+    }
+  }
+  CountChanged(tree_.Extend(match, salt, prompt), principal);
+  return known;
+}
+
+std::optional<PrefixCache::Room> PrefixCache::Reserve(const std::string& salt,
+                                                      const Principal& principal,
+                                                      std::span<const int32_t> tokens,
+                                                      size_t bytes) {
+  Freed freed;
+  std::lock_guard lock(mutex_);
+  const int64_t size = std::ssize(tokens);
+  PS_CHECK(size > 0);
+  PrefixTree::Match match = tree_.Find(salt, tokens);
+  if (match.tokens == size) {
+    if (Node* const provider = Provider(match.node, size, size); provider != nullptr) {
+      Use(provider);
+      return std::nullopt;
+    }
+    if (match.node->end == size && match.node->saving) return std::nullopt;
+  }
+  int64_t provided = 0;
+  for (Node* node = match.node; node != nullptr && provided == 0; node = node->parent) {
+    const int64_t common = std::min(node->end, match.tokens);
+    if (common > 0 && Provider(node, common, common) != nullptr) provided = common;
+  }
+  const double priority = inflation_ + Cost(provided, size) / static_cast<double>(bytes + 1);
+  for (;; match = tree_.Find(salt, tokens)) {
+    const size_t needed = bytes + PrefixTree::BytesToExtend(match, size, salt);
+    if (stats_.bytes + needed <= memory_) break;
+    if (!MakeRoom(needed, principal, priority, &freed)) return std::nullopt;
+  }
+  const PrefixTree::Extended extended = tree_.Extend(match, salt, tokens);
+  CountChanged(extended, principal);
+  Node* const node = extended.end;
+  Uncount(node);
+  node->saving = true;
+  node->reserved_bytes = bytes;
+  reserved_ += bytes;
+  node->principal = principal;
+  Count(node);
+  return Room(this, node);
+}
+
+void PrefixCache::EndSaving(Node* node) {
+  node->saving = false;
+  reserved_ -= std::exchange(node->reserved_bytes, 0);
+}
+
+void PrefixCache::Abandon(Node* node) {
+  Freed freed;
+  std::lock_guard lock(mutex_);
+  EndSaving(node);
+  Count(node);
+  FitToMemory(&freed);
+}
+
+void PrefixCache::Store(Room room, std::shared_ptr<const SavedState> state,
+                        int64_t earliest_truncation) {
+  Freed freed;
+  std::lock_guard lock(mutex_);
+  PS_CHECK(room.cache_ == this);
+  room.cache_ = nullptr;
+  Node* const node = room.node_;
+  PS_CHECK(state->position == node->end) << state->position << " is not " << node->end;
+  EndSaving(node);
+  tree_.Store(node, std::move(state), earliest_truncation);
+  Count(node);
+  ++stats_.stored;
+  for (Node* above = node->parent; above != nullptr; above = above->parent) {
+    if (above->state != nullptr && above->principal == node->principal &&
+        Truncates(*node, above->end)) {
+      states_.erase(above);
+      freed.push_back(above->state);
+      tree_.DropState(above);
+      Count(above);
+    }
+  }
+  Use(node);
+  FitToMemory(&freed);
+}
+
+int64_t PrefixCache::ProvidedWithout(const Node& node) const {
+  for (const Node* above = node.parent; above != nullptr; above = above->parent) {
+    if (above->state != nullptr) return above->end;
+    if (above->widest == &node) {
+      // If the state can be truncated to any token, so can the others.
+      if (above->states > 1 && Truncates(node, above->end) && node.earliest_truncation <= 1) {
+        return above->end;
+      }
+    } else if (Truncates(*above->widest, above->end)) {
+      return above->end;
+    }
+  }
+  return 0;
+}
+
+void PrefixCache::Use(Node* node) {
+  states_.erase(node);
+  node->use.inflation = inflation_;
+  node->use.number = ++uses_;
+  Rank(node, Priority(*node));
+}
+
+void PrefixCache::Rank(Node* node, double priority) {
+  node->use.priority = priority;
+  states_.insert(node);
+}
+
+void PrefixCache::Uncount(Node* node) {
+  const auto bytes = static_cast<int64_t>(node->counted_bytes);
+  if (bytes == 0) return;
+  held_.Remove(node->principal, bytes);
+  stats_.bytes -= node->counted_bytes;
+  if (node->counted_as_text) {
+    texts_held_.Remove(node->principal, bytes);
+    stats_.text_bytes -= node->counted_bytes;
+    texts_.erase(node->text);
+  }
+  node->counted_bytes = 0;
+  node->counted_as_text = false;
+}
+
+void PrefixCache::Count(Node* node) {
+  Uncount(node);
+  const size_t state = node->state == nullptr ? node->reserved_bytes : node->state->bytes.size();
+  node->counted_bytes = PrefixTree::BytesOf(*node) + state;
+  const auto bytes = static_cast<int64_t>(node->counted_bytes);
+  held_.Add(node->principal, bytes);
+  stats_.bytes += node->counted_bytes;
+  node->counted_as_text = node->state == nullptr && !node->saving;
+  if (!node->counted_as_text) return;
+  texts_held_.Add(node->principal, bytes);
+  stats_.text_bytes += node->counted_bytes;
+  node->text = texts_.insert(texts_.end(), node);
+}
+
+void PrefixCache::CountChanged(const PrefixTree::Extended& extended, const Principal& principal) {
+  for (Node* node : extended.changed) {
+    if (node->counted_bytes == 0) node->principal = principal;
+    Count(node);
+  }
+}
+
+bool PrefixCache::MakeRoom(size_t bytes, const Principal& principal, double priority,
+                           Freed* freed) {
+  if (bytes + reserved_ > memory_) return false;
+  // Whether the newcomer itself would be evicted first.
+  held_.Add(principal, static_cast<int64_t>(bytes));
+  const bool shares = held_.AboveEqual(principal, static_cast<int64_t>(memory_));
+  Node* const victim = Lowest(/*shares=*/true);
+  held_.Remove(principal, static_cast<int64_t>(bytes));
+  if (victim == nullptr) {
+    return !shares && (ForgetText(/*shares=*/true) || ForgetText(/*shares=*/false));
+  }
+  if (shares && victim->use.priority > priority) {
+    inflation_ = std::max(inflation_, priority);
+    return false;
+  }
+  Evict(victim, freed);
   return true;
 }
 
-void PrefixCache::Insert(const std::string& salt, const Principal& principal,
-                         std::span<const int32_t> tokens, std::shared_ptr<const SavedState> state,
-                         int64_t earliest_truncation) {
-  earliest_truncation = std::max<int64_t>(1, earliest_truncation);
-  const uint64_t hash = Hash(salt, tokens);
-  const uint64_t truncated = Hash(salt, tokens.first(static_cast<size_t>(earliest_truncation)));
-  std::lock_guard lock(mutex_);
-  if (Lookup(hash, salt, tokens) != entries_.end()) return;
-  entries_.push_back({hash,
-                      truncated,
-                      salt,
-                      principal,
-                      {tokens.begin(), tokens.end()},
-                      std::move(state),
-                      earliest_truncation});
-  const Iterator entry = std::prev(entries_.end());
-  Index(entry, hash, entry->size());
-  Index(entry, truncated, earliest_truncation);
-  stats_.bytes += entry->bytes();
-  held_.Add(principal, static_cast<int64_t>(entry->bytes()));
-  ++stats_.stored;
-  EvictOverLimit();
+PrefixTree::Node* PrefixCache::Lowest(bool shares) {
+  for (auto next = states_.begin(); next != states_.end();) {
+    Node* const node = *next;
+    if (shares && !held_.AboveEqual(node->principal, static_cast<int64_t>(memory_))) {
+      ++next;
+      continue;
+    }
+    // The states before it on its path may have been evicted since its last use.
+    const double priority = Priority(*node);
+    if (priority <= node->use.priority) return node;
+    states_.erase(next);
+    Rank(node, priority);
+    next = states_.begin();
+  }
+  return nullptr;
 }
 
-void PrefixCache::Index(Iterator entry, uint64_t hash, int64_t length) {
-  by_hash_.emplace(hash, entry);
-  ++lengths_[length];
-}
-
-void PrefixCache::Unindex(Iterator entry, uint64_t hash, int64_t length) {
-  const auto [begin, end] = by_hash_.equal_range(hash);
-  by_hash_.erase(std::find_if(begin, end, [&](const auto& one) { return one.second == entry; }));
-  const auto found = lengths_.find(length);
-  if (--found->second == 0) lengths_.erase(found);
-}
-
-void PrefixCache::Evict(Iterator entry) {
-  Unindex(entry, entry->hash, entry->size());
-  Unindex(entry, entry->truncated_hash, entry->earliest_truncation);
-  stats_.bytes -= entry->bytes();
-  held_.Remove(entry->principal, static_cast<int64_t>(entry->bytes()));
+void PrefixCache::Evict(Node* node, Freed* freed) {
+  inflation_ = std::max(inflation_, node->use.priority);
+  states_.erase(node);
+  freed->push_back(node->state);
+  tree_.DropState(node);
+  Count(node);
   ++stats_.evicted;
-  entries_.erase(entry);
 }
 
-void PrefixCache::EvictOverLimit() {
+bool PrefixCache::ForgetText(bool shares) {
+  const auto budget = static_cast<int64_t>(memory_ / kTextPart);
+  auto next = texts_.begin();
+  for (size_t left = texts_.size(); left > 0; --left) {
+    Node* const node = *next++;
+    if (!node->leaf()) {
+      texts_.splice(texts_.end(), texts_, node->text);
+      continue;
+    }
+    if (shares && !texts_held_.AboveEqual(node->principal, budget)) continue;
+    Uncount(node);
+    tree_.Remove(node);
+    return true;
+  }
+  return false;
+}
+
+void PrefixCache::FitToMemory(Freed* freed) {
+  while (stats_.text_bytes > memory_ / kTextPart &&
+         (ForgetText(/*shares=*/true) || ForgetText(/*shares=*/false))) {
+  }
   while (stats_.bytes > memory_) {
-    Evict(std::find_if(entries_.begin(), entries_.end(), [this](const Entry& entry) {
-      return held_.AboveEqual(entry.principal, static_cast<int64_t>(memory_));
-    }));
+    Node* victim = Lowest(/*shares=*/true);
+    if (victim == nullptr) victim = Lowest(/*shares=*/false);
+    if (victim != nullptr) {
+      Evict(victim, freed);
+    } else if (!ForgetText(/*shares=*/false)) {
+      return;  // states that are being saved
+    }
   }
 }
 
 void PrefixCache::SetMemory(size_t bytes) {
+  Freed freed;
   std::lock_guard lock(mutex_);
   memory_ = bytes;
-  EvictOverLimit();
+  FitToMemory(&freed);
 }
 
 size_t PrefixCache::memory() const {
@@ -147,7 +295,7 @@ size_t PrefixCache::memory() const {
 PrefixCacheStats PrefixCache::stats() const {
   std::lock_guard lock(mutex_);
   PrefixCacheStats stats = stats_;
-  stats.entries = static_cast<int64_t>(entries_.size());
+  stats.entries = static_cast<int64_t>(states_.size());
   return stats;
 }
 

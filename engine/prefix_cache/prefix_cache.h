@@ -1,29 +1,34 @@
-// States of prompts that were processed before, by tenant and exact tokens. A new prompt starts
-// from the longest entry that is a prefix of it. Entries are compared token by token, never by
-// their hash alone, and a tenant finds its own entries only.
+// States of texts that were processed before, by tenant and exact tokens, in a radix tree
+// (prefix_tree.h). A new prompt starts from the state that provides the most of its tokens. Tokens are
+// compared themselves, and a tenant finds its own states only.
 //
-// A state can be truncated to any token of its last block, so an entry also serves prompts that
-// agree with it up to a token of that block: the same prompt again (whose last token must be
-// processed), or a prompt with another end. An entry serves no prompt that differs earlier, so
-// states inside a prompt are stored too (PrefixPlan).
+// A state provides the tokens up to its end, and up to every point that it can be truncated to. States of
+// KV kinds can be truncated to any token, so the longest text on a path serves all prompts that begin like
+// it. States of recurrent kinds serve at their ends and within their last block. So states are stored where
+// prompts are likely to begin alike (PrefixPlan), and the tree also knows texts without a state: from them
+// the second prompt that shares a beginning learns where it parts from the first.
 //
-// Thread-safe. When the memory limit is exceeded, evicts the least recently used entry of a principal
-// that holds more than an equal share. So one that stores much evicts its own entries. Principals that
-// share a tenant find each other's entries, and yet each holds its own.
+// Thread-safe. Memory is counted before it is taken: token ids, nodes, states that are being stored. What
+// is evicted is, of the states of a principal that holds more than an equal share, the one whose loss costs
+// the least recomputation a byte, less for what has not been used for long (GreedyDual-Size: Cao and Irani,
+// 1997). So one that stores much evicts its own states. Principals that share a tenant find each other's
+// states, and yet each holds its own. Texts without a state have a small part of the memory, of which the
+// least recently used are forgotten.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
-#include <unordered_map>
-#include <vector>
+#include <utility>
 
 #include "base/shares.h"
+#include "engine/prefix_cache/prefix_tree.h"
 #include "engine/snapshot/snapshot.h"
 
 namespace polysketch {
@@ -32,15 +37,19 @@ struct PrefixCacheOptions {
   size_t memory = 0;         // bytes
   int64_t min_tokens = 256;  // a shorter prompt is processed faster than its state is copied
   int64_t every = 0;         // tokens between the states stored inside a prompt; 0: none inside
+  // The time that a token's attention to one earlier token takes, over that of the rest of a token: 0
+  // where it does not grow with the text.
+  double attention_cost = 0;
 };
 
 struct PrefixCacheStats {
-  int64_t entries = 0;
-  size_t bytes = 0;
+  int64_t entries = 0;         // states
+  size_t bytes = 0;            // of states, texts and nodes
+  size_t text_bytes = 0;       // of them, of texts without a state
   int64_t queried_tokens = 0;  // of prompts that were looked up
-  int64_t hit_tokens = 0;      // of the queried tokens, provided by an entry
-  int64_t stored = 0;          // entries, since the start
-  int64_t evicted = 0;
+  int64_t hit_tokens = 0;      // of the queried tokens, provided by a state
+  int64_t stored = 0;          // states, since the start
+  int64_t evicted = 0;         // to free memory
 };
 
 class PrefixCache {
@@ -52,61 +61,112 @@ class PrefixCache {
   void SetMemory(size_t bytes);
   size_t memory() const;
   const PrefixCacheOptions& options() const { return options_; }
+  // A state that saves fewer tokens than this, beside the states before it, is not worth its copy.
+  int64_t min_gain() const { return std::min(kMinGain, options_.min_tokens); }
 
   struct Hit {
     std::shared_ptr<const SavedState> state;
     int64_t tokens = 0;  // length to which the caller truncates the state
   };
-  // Returns the entry that provides the longest prefix of `prompt` without its last token. `salt`
-  // identifies the tenant. A truncated entry of another prompt counts only from min_tokens on.
-  std::optional<Hit> Find(const std::string& salt, std::span<const int32_t> prompt);
-  // Returns whether an entry for exactly `tokens` exists, and counts the call as a use of it.
-  bool Touch(const std::string& salt, std::span<const int32_t> tokens);
-  // Stores `state`, the state of exactly `tokens`, unless an entry for them exists. `principal` holds
-  // the entry. earliest_truncation is SequenceState::EarliestTruncation.
-  void Insert(const std::string& salt, const Principal& principal, std::span<const int32_t> tokens,
-              std::shared_ptr<const SavedState> state, int64_t earliest_truncation);
+  // Returns the state that provides the longest prefix of `prompt`, of at most `max` tokens. `salt`
+  // identifies the tenant. A truncated state of another prompt counts only from min_tokens on.
+  std::optional<Hit> Find(const std::string& salt, std::span<const int32_t> prompt, int64_t max);
+
+  // Makes the text of a prompt known. Returns how many of its tokens were known before.
+  int64_t Learn(const std::string& salt, const Principal& principal,
+                std::span<const int32_t> prompt);
+
+  // Room in the cache for a state that is being saved. Freed by Store or, without it, by the destructor.
+  class Room {
+   public:
+    Room(PrefixCache* cache, PrefixTree::Node* node) : cache_(cache), node_(node) {}
+    Room(Room&& other) noexcept
+        : cache_(std::exchange(other.cache_, nullptr)), node_(other.node_) {}
+    Room& operator=(Room&&) = delete;
+    ~Room() {
+      if (cache_ != nullptr) cache_->Abandon(node_);
+    }
+
+   private:
+    friend class PrefixCache;
+    PrefixCache* cache_;
+    PrefixTree::Node* node_;
+  };
+  // Makes room for the state of exactly `tokens`, of `bytes` bytes, which `principal` will hold. nullopt if
+  // there is such a state, or one that provides them (which is used thereby), or if one is being saved, or
+  // if what would be evicted is worth more.
+  std::optional<Room> Reserve(const std::string& salt, const Principal& principal,
+                              std::span<const int32_t> tokens, size_t bytes);
+  // Stores the state that the room is for. earliest_truncation is SequenceState::EarliestTruncation. States
+  // of the same principal before it on its path, which it provides too, are removed.
+  void Store(Room room, std::shared_ptr<const SavedState> state, int64_t earliest_truncation);
 
   PrefixCacheStats stats() const;
 
  private:
-  struct Entry {
-    uint64_t hash = 0;            // of all tokens
-    uint64_t truncated_hash = 0;  // of the first earliest_truncation tokens
-    std::string salt;
-    Principal principal;
-    std::vector<int32_t> tokens;
-    std::shared_ptr<const SavedState> state;
-    int64_t earliest_truncation = 0;  // at least 1
-
-    int64_t size() const { return static_cast<int64_t>(tokens.size()); }
-    size_t bytes() const {
-      return sizeof(*this) + tokens.size() * sizeof(int32_t) + state->bytes.size();
+  using Node = PrefixTree::Node;
+  // States that are freed when the mutex is not held: freeing memory takes time.
+  using Freed = std::list<std::shared_ptr<const SavedState>>;
+  struct Before {
+    bool operator()(const Node* a, const Node* b) const {
+      return std::pair(a->use.priority, a->use.number) < std::pair(b->use.priority, b->use.number);
     }
   };
-  using Iterator = std::list<Entry>::iterator;
 
-  static uint64_t Extend(uint64_t hash, std::span<const int32_t> tokens);
-  static uint64_t Hash(const std::string& salt, std::span<const int32_t> tokens);
-  // Number of tokens of `prompt` that the entry provides.
-  int64_t Usable(const Entry& entry, const std::string& salt,
-                 std::span<const int32_t> prompt) const;
+  static constexpr int64_t kMinGain = 32;
+  // Of memory: the part of texts without a state.
+  static constexpr size_t kTextPart = 32;
+
+  void Abandon(Node* node);
+
   // The callers of the methods below hold mutex_.
-  Iterator Lookup(uint64_t hash, const std::string& salt, std::span<const int32_t> tokens);
-  void Index(Iterator entry, uint64_t hash, int64_t length);
-  void Unindex(Iterator entry, uint64_t hash, int64_t length);
-  void Evict(Iterator entry);
-  void EvictOverLimit();
+
+  void EndSaving(Node* node);
+  // The node whose state provides the first `tokens` tokens of a text that `node` lies on up to `common`
+  // tokens; null: none.
+  Node* Provider(Node* node, int64_t common, int64_t tokens) const;
+  // Whether the state is found by other prompts when it is truncated to `tokens` tokens.
+  bool Truncates(const Node& node, int64_t tokens) const {
+    return node.earliest_truncation <= tokens && tokens >= options_.min_tokens;
+  }
+  // The time to process the tokens [begin, end) of a text, in units of a token without attention.
+  double Cost(int64_t begin, int64_t end) const;
+  // Number of tokens before the node's end that are provided without its state.
+  int64_t ProvidedWithout(const Node& node) const;
+  double Priority(const Node& node) const {
+    return node.use.inflation + Cost(ProvidedWithout(node), node.end) /
+                                    static_cast<double>(node.state->bytes.size() + 1);
+  }
+  void Use(Node* node);
+  void Rank(Node* node, double priority);
+
+  // Counts the bytes of a node again.
+  void Count(Node* node);
+  void Uncount(Node* node);
+  void CountChanged(const PrefixTree::Extended& extended, const Principal& principal);
+
+  // Makes `bytes` free, for a principal and something of this priority. Returns false if that is not
+  // possible or would evict what is worth more.
+  bool MakeRoom(size_t bytes, const Principal& principal, double priority, Freed* freed);
+  // The state to be evicted first. `shares`: only of principals above an equal share.
+  Node* Lowest(bool shares);
+  void Evict(Node* node, Freed* freed);
+  // Forgets a text without a state. `shares`: only of principals above an equal share of such texts.
+  bool ForgetText(bool shares);
+  void FitToMemory(Freed* freed);
 
   const PrefixCacheOptions options_;
   // All guarded by mutex_.
   mutable std::mutex mutex_;
   size_t memory_;
-  std::list<Entry> entries_;  // least recently used first
-  // Every entry twice: by all of its tokens, and by the fewest that it can be truncated to.
-  std::unordered_multimap<uint64_t, Iterator> by_hash_;
-  Shares held_;                         // bytes
-  std::map<int64_t, int64_t> lengths_;  // length of hashed tokens -> number of hashes
+  PrefixTree tree_;
+  std::set<Node*, Before> states_;  // with a state; the first is evicted first
+  std::list<Node*> texts_;          // without a state; least recently used first
+  Shares held_;                     // bytes
+  Shares texts_held_;               // of them, of texts_
+  size_t reserved_ = 0;             // bytes of states that are being saved
+  double inflation_ = 0;            // priority of the last state that was evicted
+  uint64_t uses_ = 0;
   PrefixCacheStats stats_;
 };
 

@@ -1,4 +1,7 @@
-// What one prompt reads from the prefix cache, and what it stores in it.
+// What one completion reads from the prefix cache, and what it stores in it: the states at the end of its
+// prompt, where the prompt leaves a known text, at the positions that the request names, every N tokens, and at
+// the end of its answer. A state that a later one provides, or that saves few tokens beside the one before
+// it, is not stored.
 //
 // Used by the engine thread only.
 #pragma once
@@ -38,22 +41,40 @@ class PrefixPlan {
   // Called after every change of the state. Starts to store the state if its position is one of the
   // positions to be stored.
   void OnState(std::span<const int32_t> prompt, const SequenceState& state);
+  // Whether the state at the end of the answer, after `position` tokens, should be stored too. Once it
+  // was tried, no longer.
+  bool AwaitsEnd(int64_t position) const;
+  // Starts to store the state at the end of the answer. `tokens`: all that are in it.
+  void OnEnd(std::span<const int32_t> tokens, const SequenceState& state);
   // While a state is being stored, it must not change, and Store must be called.
   bool storing() const { return saver_.has_value(); }
   // Stores the next parts of the state, on the threads of `pool` (null: on this thread).
-  void Store(std::span<const int32_t> prompt, const SequenceState& state, ThreadPool* pool);
+  void Store(const SequenceState& state, ThreadPool* pool);
   CacheMiss miss() const { return miss_; }
 
  private:
+  struct Point {
+    int64_t position = 0;
+    bool named = false;  // by the request: stored whatever it saves
+  };
+
+  int64_t min_tokens() const { return cache_->options().min_tokens; }
+  void AddPoint(int64_t position, bool named);
+  std::vector<Point>::iterator PointAfter(int64_t position);
+  void Save(std::span<const int32_t> tokens, const SequenceState& state);
+
   PrefixCache* const cache_;
   const std::string salt_;
   const Principal principal_;
   const int64_t size_;
   const int64_t max_provided_;
   bool read_ = false;
-  std::vector<int64_t> points_;  // positions whose states are stored, ascending; at most size_
-  int64_t provided_ = 0;         // tokens of the prefix that was found
+  bool write_ = false;         // also what the request does not name
+  std::vector<Point> points_;  // whose states are stored, ascending; at most size_
+  int64_t provided_ = 0;       // tokens of the prefix that was found
+  int64_t saved_ = 0;          // tokens of the last state that was found or stored
   CacheMiss miss_ = CacheMiss::kDisabled;
+  std::optional<PrefixCache::Room> room_;  // set with saver_
   std::optional<StateSaver> saver_;
 };
 

@@ -60,6 +60,14 @@ class Continuation {
     return tokens.subspan(static_cast<size_t>(of_input ? index : index - input_size()));
   }
 
+  // The first `size` tokens of the input and the output.
+  std::vector<int32_t> First(int64_t size) const {
+    std::vector<int32_t> tokens = *input_;
+    tokens.insert(tokens.end(), output_.begin(), output_.end());
+    tokens.resize(static_cast<size_t>(size));
+    return tokens;
+  }
+
   // The sequence now. `saved` is its state; null: the state that it started from.
   Snapshot Save(const std::shared_ptr<const SavedState>& saved) const {
     const int64_t processed = saved == nullptr ? 0 : saved->position - start_position();

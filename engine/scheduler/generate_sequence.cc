@@ -289,7 +289,14 @@ void GenerateSequence::OnState(const SequenceState& state) {
 }
 
 bool GenerateSequence::StoresPrefix() const {
-  return prefix_ && prefix_->storing() && (!ended() || ended_by_itself());
+  if (!prefix_ || (ended() && !ended_by_itself())) return false;
+  return prefix_->storing() || AwaitsEnd();
+}
+
+bool GenerateSequence::AwaitsEnd() const {
+  // A session keeps the state itself. Of several choices no prompt says which one it continues.
+  return ended_by_itself() && !keep_ && group() == nullptr && missing_ == 0 &&
+         prefix_->AwaitsEnd(processed_);
 }
 
 bool GenerateSequence::LeavesSnapshot() const {
@@ -304,7 +311,10 @@ bool GenerateSequence::storing() const {
 }
 
 void GenerateSequence::StoreState(const SequenceState& state, ThreadPool* pool) {
-  if (StoresPrefix()) return prefix_->Store(past_.input(), state, pool);
+  if (StoresPrefix()) {
+    if (!prefix_->storing()) return prefix_->OnEnd(past_.First(processed_), state);
+    return prefix_->Store(state, pool);
+  }
   if (!saver_) saver_.emplace(state);
   saver_->Continue(state, pool);
   if (!saver_->done()) return;

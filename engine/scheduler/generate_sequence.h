@@ -101,6 +101,8 @@ class GenerateSequence : public Sequence {
   std::optional<ProgressEvent> Progress() const override;
   void FillFinish(FinishEvent* finish) override;
   bool StoresPrefix() const;
+  // Whether the state at the end of the answer should be stored in the prefix cache.
+  bool AwaitsEnd() const;
   // Whether the sequence has ended with a snapshot of its own.
   bool LeavesSnapshot() const;
   // Pushes the prompt tokens before `end` that were not returned yet, without log-probabilities.
