@@ -219,6 +219,7 @@ bool PrefixCache::MakeRoom(size_t bytes, const Principal& principal, double prio
     return false;
   }
   Evict(victim, freed);
+  ForgetTexts();
   return true;
 }
 
@@ -265,15 +266,20 @@ bool PrefixCache::ForgetText(bool shares) {
   return false;
 }
 
-void PrefixCache::FitToMemory(Freed* freed) {
+void PrefixCache::ForgetTexts() {
   while (stats_.text_bytes > memory_ / kTextPart &&
          (ForgetText(/*shares=*/true) || ForgetText(/*shares=*/false))) {
   }
+}
+
+void PrefixCache::FitToMemory(Freed* freed) {
+  ForgetTexts();
   while (stats_.bytes > memory_) {
     Node* victim = Lowest(/*shares=*/true);
     if (victim == nullptr) victim = Lowest(/*shares=*/false);
     if (victim != nullptr) {
       Evict(victim, freed);
+      ForgetTexts();
     } else if (!ForgetText(/*shares=*/false)) {
       return;  // states that are being saved
     }

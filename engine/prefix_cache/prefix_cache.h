@@ -153,6 +153,8 @@ class PrefixCache {
   void Evict(Node* node, Freed* freed);
   // Forgets a text without a state. `shares`: only of principals above an equal share of such texts.
   bool ForgetText(bool shares);
+  // Forgets what exceeds the part of texts, as far as no state needs it.
+  void ForgetTexts();
   void FitToMemory(Freed* freed);
 
   const PrefixCacheOptions options_;

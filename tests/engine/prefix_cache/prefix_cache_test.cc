@@ -3,6 +3,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
@@ -20,110 +24,133 @@ using testing::kFakeBlock;
 using testing::kFakeVocab;
 using testing::Random;
 
-std::shared_ptr<const SavedState> StateOf(int64_t tokens, size_t bytes = 1000) {
+std::shared_ptr<const SavedState> StateOf(int64_t tokens, size_t bytes = 10000) {
   auto state = std::make_shared<SavedState>();
   state->position = tokens;
   state->bytes.resize(bytes);
   return state;
 }
 
-std::vector<int32_t> Count(int n) {
+std::vector<int32_t> Count(int64_t n) {
   std::vector<int32_t> tokens(static_cast<size_t>(n));
-  for (int i = 0; i < n; ++i) tokens[static_cast<size_t>(i)] = i % 50;
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i % 50);
   return tokens;
+}
+
+// A text of its own for each number.
+std::vector<int32_t> Text(int64_t number, int64_t n) {
+  std::vector<int32_t> tokens = Count(n);
+  tokens[0] = static_cast<int32_t>(100 + number);
+  return tokens;
+}
+
+// Returns whether it was stored.
+bool Put(PrefixCache* cache, const std::string& salt, const Principal& principal,
+         const std::vector<int32_t>& tokens, int64_t earliest, size_t bytes = 10000) {
+  auto room = cache->Reserve(salt, principal, tokens, bytes);
+  if (!room) return false;
+  cache->Store(*std::move(room), StateOf(std::ssize(tokens), bytes), earliest);
+  return true;
+}
+
+bool Put(PrefixCache* cache, const std::vector<int32_t>& tokens, size_t bytes = 10000) {
+  return Put(cache, "t", {"t"}, tokens, std::ssize(tokens), bytes);
+}
+
+int64_t Found(PrefixCache* cache, const std::string& salt, const std::vector<int32_t>& prompt) {
+  const auto hit = cache->Find(salt, prompt, std::ssize(prompt) - 1);
+  return hit ? hit->tokens : 0;
+}
+
+// Whether the state of exactly these tokens is stored.
+bool Has(PrefixCache* cache, const std::string& salt, std::vector<int32_t> tokens) {
+  tokens.push_back(99);
+  const auto hit = cache->Find(salt, tokens, std::ssize(tokens) - 1);
+  return hit && hit->state->position + 1 == std::ssize(tokens);
 }
 
 TEST(PrefixCacheTest, LongestExactPrefixOfTheTenant) {
   PrefixCache cache({.memory = 1 << 20});
-  for (const int length : {4, 10, 20})
-    cache.Insert("t", {"t"}, Count(length), StateOf(length), length);
-  cache.Insert("u", {"u"}, Count(30), StateOf(30), 30);
-  const auto found = [&](const std::string& salt, const std::vector<int32_t>& prompt) {
-    const auto hit = cache.Find(salt, prompt);
-    return hit ? hit->tokens : 0;
-  };
-  EXPECT_EQ(found("t", Count(40)), 20);
-  EXPECT_EQ(found("t", Count(21)), 20);
-  EXPECT_EQ(found("t", Count(15)), 10);
-  EXPECT_EQ(found("t", Count(3)), 0);
-  EXPECT_EQ(found("u", Count(40)), 30);
-  EXPECT_EQ(found("", Count(40)), 0);
-  EXPECT_EQ(found("tu", Count(40)), 0);
+  for (const int length : {4, 10, 20}) Put(&cache, "t", {"t"}, Count(length), length);
+  Put(&cache, "u", {"u"}, Count(30), 30);
+  EXPECT_EQ(Found(&cache, "t", Count(40)), 20);
+  EXPECT_EQ(Found(&cache, "t", Count(21)), 20);
+  EXPECT_EQ(Found(&cache, "t", Count(15)), 10);
+  EXPECT_EQ(Found(&cache, "t", Count(3)), 0);
+  EXPECT_EQ(Found(&cache, "u", Count(40)), 30);
+  EXPECT_EQ(Found(&cache, "", Count(40)), 0);
+  EXPECT_EQ(Found(&cache, "tu", Count(40)), 0);
   std::vector<int32_t> other = Count(40);
   other[12] = 49;
-  EXPECT_EQ(found("t", other), 10);
+  EXPECT_EQ(Found(&cache, "t", other), 10);
   other[3] = 49;
-  EXPECT_EQ(found("t", other), 0);
+  EXPECT_EQ(Found(&cache, "t", other), 0);
 }
 
 TEST(PrefixCacheTest, ATenantThatStoresMuchEvictsItsOwn) {
-  PrefixCache cache({.memory = 20 * 1200});
-  const auto found = [&](const std::string& salt, int length) {
-    const auto hit = cache.Find(salt, Count(length + 1));
-    return hit && hit->tokens == length;
+  PrefixCache cache({.memory = 20 * 12000});
+  const auto put = [&](const std::string& tenant, int i) {
+    Put(&cache, tenant, {tenant}, Text(i, 20), 20);
   };
-  for (const int length : {10, 11})
-    cache.Insert("u", {"u"}, Count(length), StateOf(length), length);
-  for (int length = 20; length < 60; ++length)
-    cache.Insert("t", {"t"}, Count(length), StateOf(length), length);
-  EXPECT_TRUE(found("u", 10) && found("u", 11)) << "older than all, and within the share";
-  EXPECT_TRUE(found("t", 59));
-  EXPECT_FALSE(found("t", 20));
+  const auto has = [&](const std::string& tenant, int i) {
+    return Has(&cache, tenant, Text(i, 20));
+  };
+  for (const int i : {1, 2}) put("u", i);
+  for (int i = 0; i < 40; ++i) put("t", i);
+  EXPECT_TRUE(has("u", 1) && has("u", 2)) << "older than all, and within the share";
+  EXPECT_TRUE(has("t", 39));
+  EXPECT_FALSE(has("t", 0));
   EXPECT_GT(cache.stats().entries, 12) << "what a tenant leaves, others use";
-  for (int length = 20; length < 60; ++length)
-    cache.Insert("u", {"u"}, Count(length), StateOf(length), length);
-  EXPECT_TRUE(found("t", 59)) << "a tenant at its share keeps its newest";
-  EXPECT_GT(cache.stats().bytes, size_t{15 * 1200});
+  for (int i = 0; i < 40; ++i) put("u", i);
+  EXPECT_TRUE(has("t", 39)) << "a tenant at its share keeps its newest";
+  EXPECT_GT(cache.stats().bytes, size_t{15 * 12000});
   EXPECT_LE(cache.stats().bytes, cache.memory());
   cache.SetMemory(0);
   EXPECT_EQ(cache.stats().entries, 0);
   EXPECT_EQ(cache.stats().bytes, 0u);
+  EXPECT_EQ(cache.stats().text_bytes, 0u);
 }
 
 // Clients without a tenant have one salt: each finds what any of them stores, and holds its own.
 TEST(PrefixCacheTest, AClientThatStoresMuchEvictsItsOwn) {
-  PrefixCache cache({.memory = 20 * 1200});
-  const auto found = [&](int length) {
-    const auto hit = cache.Find("", Count(length + 1));
-    return hit && hit->tokens == length;
+  PrefixCache cache({.memory = 20 * 12000});
+  const auto put = [&](const std::string& client, int i) {
+    return Put(&cache, "", {client}, Text(i, 20), 20);
   };
-  for (const int length : {10, 11})
-    cache.Insert("", {"few"}, Count(length), StateOf(length), length);
-  for (int length = 20; length < 60; ++length)
-    cache.Insert("", {"many"}, Count(length), StateOf(length), length);
-  EXPECT_TRUE(found(10) && found(11)) << "older than all, and within the share";
-  EXPECT_FALSE(found(20));
-  EXPECT_TRUE(found(59));
-  // An entry stays that of the client that stored it.
-  cache.Insert("", {"few"}, Count(59), StateOf(59), 59);
-  for (int length = 60; length < 100; ++length)
-    cache.Insert("", {"many"}, Count(length), StateOf(length), length);
-  EXPECT_FALSE(found(59));
-  EXPECT_TRUE(found(10) && found(11));
+  const auto has = [&](int i) { return Has(&cache, "", Text(i, 20)); };
+  for (const int i : {1, 2}) put("few", i);
+  for (int i = 20; i < 60; ++i) put("many", i);
+  EXPECT_TRUE(has(1) && has(2)) << "older than all, and within the share";
+  EXPECT_FALSE(has(20));
+  EXPECT_TRUE(has(59));
+  // A state stays that of the client that stored it.
+  EXPECT_FALSE(put("few", 59));
+  for (int i = 60; i < 100; ++i) put("many", i);
+  EXPECT_FALSE(has(59));
+  EXPECT_TRUE(has(1) && has(2));
 }
 
 // The whole prompt is stored, and a token of it must run: only if the last one can be cut off.
 TEST(PrefixCacheTest, TheSamePromptAgain) {
   PrefixCache cache({.memory = 1 << 20});
-  cache.Insert("t", {"t"}, Count(8), StateOf(8), 0);
-  cache.Insert("t", {"t"}, Count(12), StateOf(12), 9);
-  cache.Insert("t", {"t"}, Count(17), StateOf(17), 17);
-  EXPECT_EQ(cache.Find("t", Count(12))->tokens, 11);
-  EXPECT_EQ(cache.Find("t", Count(17))->tokens, 12) << "token 16 began a block";
-  EXPECT_EQ(cache.Find("t", Count(18))->tokens, 17);
-  EXPECT_FALSE(cache.Find("t", std::vector<int32_t>{0}).has_value());
+  Put(&cache, "t", {"t"}, Count(8), 0);
+  Put(&cache, "t", {"t"}, Count(12), 9);
+  Put(&cache, "t", {"t"}, Count(17), 17);
+  EXPECT_EQ(Found(&cache, "t", Count(12)), 11);
+  EXPECT_EQ(Found(&cache, "t", Count(17)), 12) << "token 16 began a block";
+  EXPECT_EQ(Found(&cache, "t", Count(18)), 17);
+  EXPECT_EQ(Found(&cache, "t", {0}), 0);
 }
 
 // A prompt that goes along with a state up to a token of its last block.
 TEST(PrefixCacheTest, PartsOfAState) {
   PrefixCache cache({.memory = 1 << 20, .min_tokens = 10});
-  cache.Insert("t", {"t"}, Count(20), StateOf(20), 17);
-  cache.Insert("t", {"t"}, Count(12), StateOf(12), 5);
+  Put(&cache, "t", {"t"}, Count(20), 17);
+  Put(&cache, "t", {"t"}, Count(12), 5);
   const auto found = [&](size_t common) {
     std::vector<int32_t> prompt = Count(40);
     prompt[common] = 51;
-    const auto hit = cache.Find("t", prompt);
-    return hit ? hit->tokens : 0;
+    return Found(&cache, "t", prompt);
   };
   EXPECT_EQ(found(30), 20);
   EXPECT_EQ(found(19), 19);
@@ -131,27 +158,143 @@ TEST(PrefixCacheTest, PartsOfAState) {
   EXPECT_EQ(found(16), 12) << "before the longer one's last block";
   EXPECT_EQ(found(11), 11);
   EXPECT_EQ(found(9), 0) << "too few to be worth a copy";
-  EXPECT_EQ(cache.Find("t", Count(18))->tokens, 17);
-  EXPECT_EQ(cache.Find("t", Count(17))->tokens, 12);
+  EXPECT_EQ(Found(&cache, "t", Count(18)), 17);
+  EXPECT_EQ(Found(&cache, "t", Count(17)), 12);
 }
 
-TEST(PrefixCacheTest, LeastRecentlyUsedByBytes) {
-  PrefixCache cache({.memory = 5000});
-  for (int i = 0; i < 4; ++i) {
-    cache.Insert("t", {"t"}, std::vector<int32_t>{i, 1, 2}, StateOf(3), 3);
-  }
-  EXPECT_EQ(cache.stats().entries, 4);
-  EXPECT_TRUE(cache.Touch("t", std::vector<int32_t>{0, 1, 2}));
-  cache.Insert("t", {"t"}, std::vector<int32_t>{9, 1, 2}, StateOf(3), 3);
-  EXPECT_LE(cache.stats().bytes, 5000u);
-  EXPECT_TRUE(cache.Touch("t", std::vector<int32_t>{0, 1, 2}));
-  EXPECT_FALSE(cache.Touch("t", std::vector<int32_t>{1, 1, 2}));
-  EXPECT_TRUE(cache.Touch("t", std::vector<int32_t>{9, 1, 2}));
-  cache.Insert("t", {"t"}, std::vector<int32_t>{7}, StateOf(1, 6000), 1);
-  EXPECT_FALSE(cache.Touch("t", std::vector<int32_t>{7})) << "larger than all memory";
-  cache.SetMemory(0);
+// KV caches: the longest serves every beginning, so that a shorter one is neither stored nor kept.
+TEST(PrefixCacheTest, OneStateOnAPath) {
+  PrefixCache cache({.memory = 1 << 20, .min_tokens = 10});
+  EXPECT_TRUE(Put(&cache, "t", {"t"}, Count(5), 0));
+  EXPECT_TRUE(Put(&cache, "t", {"t"}, Count(20), 0));
+  EXPECT_TRUE(Put(&cache, "t", {"t"}, Count(30), 0));
+  EXPECT_EQ(cache.stats().entries, 2) << "the one of 20 tokens is served by that of 30";
+  EXPECT_EQ(cache.stats().evicted, 0);
+  EXPECT_FALSE(Put(&cache, "t", {"t"}, Count(25), 0));
+  EXPECT_EQ(Found(&cache, "t", Count(26)), 25);
+  EXPECT_TRUE(Has(&cache, "t", Count(5))) << "few tokens are served by their own state only";
+  // Of a prompt's beginning the shortest state is copied.
+  std::vector<int32_t> other = Count(60);
+  other[22] = 51;
+  EXPECT_TRUE(Put(&cache, "t", {"t"}, other, 0));
+  std::vector<int32_t> third = Count(50);
+  third[22] = 52;
+  EXPECT_EQ(cache.Find("t", third, 49)->state->position, 30);
+  EXPECT_EQ(Found(&cache, "t", third), 22);
+  // That of another client stays: what it stores is its own matter.
+  EXPECT_TRUE(Put(&cache, "t", {"u"}, Count(40), 0));
+  EXPECT_TRUE(Has(&cache, "t", Count(30)));
+}
+
+TEST(PrefixCacheTest, KnowsWhereTextsPart) {
+  PrefixCache cache({.memory = 1 << 20});
+  EXPECT_EQ(cache.Learn("t", {"t"}, Text(0, 100)), 0);
+  EXPECT_EQ(cache.Learn("t", {"t"}, Text(0, 100)), 100);
+  std::vector<int32_t> other = Text(0, 120);
+  other[60] = 51;
+  EXPECT_EQ(cache.Learn("t", {"t"}, other), 60);
+  EXPECT_EQ(cache.Learn("t", {"t"}, Text(0, 120)), 100);
+  EXPECT_EQ(cache.Learn("u", {"t"}, other), 0);
   EXPECT_EQ(cache.stats().entries, 0);
+  EXPECT_EQ(cache.stats().bytes, cache.stats().text_bytes);
+  // Texts have a small part of the memory; the least recently used are forgotten.
+  for (int i = 1; i < 1000; ++i) {
+    EXPECT_EQ(cache.Learn("t", {"t"}, Text(i, 500)), 0);
+    EXPECT_EQ(cache.Learn("t", {"t"}, other), 120) << i;
+    ASSERT_LE(cache.stats().text_bytes, cache.memory() / 32);
+  }
+  EXPECT_EQ(cache.Learn("t", {"t"}, Text(999, 500)), 500);
+  EXPECT_EQ(cache.Learn("t", {"t"}, Text(1, 500)), 0);
+  EXPECT_EQ(cache.Learn("t", {"t"}, Text(0, 10000)), 60) << "larger than their part";
+  cache.SetMemory(100);
   EXPECT_EQ(cache.stats().bytes, 0u);
+  EXPECT_EQ(cache.Learn("t", {"t"}, other), 0);
+  EXPECT_EQ(cache.Learn("t", {"t"}, other), 0);
+}
+
+// A client that names many texts forgets its own.
+TEST(PrefixCacheTest, TextsAreShared) {
+  PrefixCache cache({.memory = 1 << 20});
+  for (int i = 0; i < 4; ++i) cache.Learn("", {"few"}, Text(i, 500));
+  for (int i = 10; i < 100; ++i) cache.Learn("", {"many"}, Text(i, 500));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(cache.Learn("", {"few"}, Text(i, 500)), 500);
+}
+
+TEST(PrefixCacheTest, RoomIsCountedBeforeItIsTaken) {
+  PrefixCache cache({.memory = 50000});
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Put(&cache, Text(i, 20)));
+  EXPECT_EQ(cache.stats().entries, 4);
+  {
+    const auto room = cache.Reserve("t", {"t"}, Text(4, 20), 10000);
+    ASSERT_TRUE(room.has_value());
+    EXPECT_EQ(cache.stats().entries, 3);
+    EXPECT_LE(cache.stats().bytes, 50000u);
+    EXPECT_GT(cache.stats().bytes, 40000u);
+    EXPECT_FALSE(cache.Reserve("t", {"t"}, Text(4, 20), 10000).has_value()) << "being saved";
+    EXPECT_FALSE(Has(&cache, "t", Text(4, 20))) << "not yet";
+    // A large one finds no room beside it, and evicts nothing in vain.
+    EXPECT_FALSE(cache.Reserve("t", {"t"}, Text(5, 20), 45000).has_value());
+    EXPECT_EQ(cache.stats().entries, 3);
+    cache.SetMemory(5000);
+    EXPECT_EQ(cache.stats().entries, 0);
+  }
+  EXPECT_LE(cache.stats().bytes, 5000u) << "the room is free again";
+  EXPECT_FALSE(Put(&cache, Text(4, 20)));
+  cache.SetMemory(0);
+  EXPECT_EQ(cache.stats().bytes, 0u);
+}
+
+TEST(PrefixCacheTest, WhatSavesLittleIsEvictedFirst) {
+  PrefixCache cache({.memory = 100000});
+  EXPECT_TRUE(Put(&cache, Text(0, 2000)));
+  // A shared beginning, and texts that go on from it.
+  EXPECT_TRUE(Put(&cache, Text(1, 1000)));
+  for (int i = 0; i < 20; ++i) {
+    std::vector<int32_t> text = Text(1, 1100);
+    text[1000] = 60 + i;
+    EXPECT_TRUE(Put(&cache, text));
+  }
+  EXPECT_GT(cache.stats().evicted, 10);
+  EXPECT_TRUE(Has(&cache, "t", Text(0, 2000)));
+  EXPECT_TRUE(Has(&cache, "t", Text(1, 1000)));
+  // Of states that save as much the larger one goes first.
+  cache.SetMemory(0);
+  cache.SetMemory(100000);
+  EXPECT_TRUE(Put(&cache, Text(2, 1000), 50000));
+  for (int i = 3; i < 9; ++i) EXPECT_TRUE(Put(&cache, Text(i, 1000)));
+  EXPECT_FALSE(Has(&cache, "t", Text(2, 1000)));
+  for (int i = 3; i < 9; ++i) EXPECT_TRUE(Has(&cache, "t", Text(i, 1000)));
+}
+
+// What nobody uses goes in the end, however much it would save.
+TEST(PrefixCacheTest, AgeCounts) {
+  PrefixCache cache({.memory = 100000});
+  EXPECT_TRUE(Put(&cache, Text(0, 1000)));
+  EXPECT_TRUE(Put(&cache, Text(1, 1000)));
+  int stays = 0;
+  for (int i = 2; i < 400; ++i) {
+    Put(&cache, Text(i, 100));
+    stays += Has(&cache, "t", Text(0, 1000)) ? 1 : 0;  // a use
+  }
+  EXPECT_EQ(stays, 398);
+  EXPECT_FALSE(Has(&cache, "t", Text(1, 1000)));
+}
+
+// After the state before it on its path a state saves more.
+TEST(PrefixCacheTest, AStateIsWorthWhatItSavesBesideOthers) {
+  PrefixCache cache({.memory = 36000});
+  EXPECT_TRUE(Put(&cache, Text(0, 900)));
+  EXPECT_TRUE(Put(&cache, Text(0, 1000)));
+  EXPECT_TRUE(Put(&cache, Text(1, 500)));
+  EXPECT_TRUE(Put(&cache, Text(2, 600))) << "in place of the one that saves 100 tokens more";
+  EXPECT_TRUE(Has(&cache, "t", Text(0, 900)));
+  EXPECT_FALSE(Has(&cache, "t", Text(0, 1000)));
+  EXPECT_TRUE(Has(&cache, "t", Text(1, 500)));
+  // What would save less than all others is not stored, but its next attempt has a better chance.
+  int attempts = 1;
+  while (!Put(&cache, Text(3, 100))) ++attempts;
+  EXPECT_GT(attempts, 1);
+  EXPECT_LT(attempts, 20);
 }
 
 class PrefixRunTest : public ::testing::Test {
@@ -242,7 +385,7 @@ TEST_F(PrefixRunTest, LogprobsFromTheEndOfAContext) {
 // Requests over few histories, so that hits of every kind come up; memory for some of them only.
 TEST_F(PrefixRunTest, TheOutputIsThatOfAColdRun) {
   Random random(1);
-  PrefixCache cache({.memory = 6000, .min_tokens = 12, .every = 16});
+  PrefixCache cache({.memory = 20000, .min_tokens = 12, .every = 16});
   std::map<std::string, std::vector<int32_t>> histories;
   int64_t cached = 0;
   for (int i = 0; i < testing::Count(1000, 20000); ++i) {

@@ -55,7 +55,7 @@ Simulation::Simulation(uint64_t seed, const SimulatedRequests* requests)
               .draft_tokens = static_cast<int>(random_.Int(0, 12))};
   if (random_.Uniform() < 0.4) {
     prefix_cache_ = std::make_unique<PrefixCache>(
-        PrefixCacheOptions{.memory = static_cast<size_t>(random_.Int(500, 10000)),
+        PrefixCacheOptions{.memory = static_cast<size_t>(random_.Int(500, 60000)),
                            .min_tokens = random_.Int(1, 20),
                            .every = random_.Int(0, 3) * kFakeBlock});
     context_.prefix_cache = prefix_cache_.get();
@@ -88,7 +88,7 @@ void Simulation::OpenSessions() {
   if (random_.Uniform() < 0.4) return;
   SessionOptions options;
   options.memory = static_cast<size_t>(random_.Int(500, 5000));
-  options.codec.limits = {{kFakeVocab, SimulatedRequests::kMaxTokens, true}, 1000};
+  options.codec.limits = {{kFakeVocab, SimulatedRequests::kMaxTokens, true}, 10000};
   options.now = [this] { return now_; };
   options.date = [this] { return std::chrono::system_clock::time_point(now_.time_since_epoch()); };
   if (random_.Uniform() < 0.8) {

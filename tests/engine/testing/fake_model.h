@@ -30,17 +30,19 @@ inline constexpr int kFakeBos = 0;
 inline constexpr int kFakeEos = 1;
 inline constexpr int64_t kFakeBlock = 8;
 
-// The state is a hash of all tokens; a hidden row is that hash, in exact floats.
+// The state is a hash of all tokens; a hidden row is that hash, in exact floats. `whole`: it can be
+// truncated to any token, as those of KV kinds; otherwise within a block, as those of recurrent kinds.
 class FakeState : public SequenceState {
  public:
-  explicit FakeState(std::atomic<int>* live, const std::function<void()>* on_copy = nullptr)
-      : live_(live), on_copy_(on_copy) {
+  explicit FakeState(std::atomic<int>* live, const std::function<void()>* on_copy = nullptr,
+                     bool whole = false)
+      : live_(live), on_copy_(on_copy), whole_(whole) {
     ++*live_;
   }
   ~FakeState() override { --*live_; }
   size_t bytes() const override { return 100; }
   std::unique_ptr<SequenceState> Clone() const override {
-    auto copy = std::make_unique<FakeState>(live_, on_copy_);
+    auto copy = std::make_unique<FakeState>(live_, on_copy_, whole_);
     copy->CopyFrom(*this);
     return copy;
   }
@@ -66,67 +68,82 @@ class FakeState : public SequenceState {
       past = from.past;
     }
   }
-  // Blocks of kFakeBlock tokens, as the recurrent kinds have them.
   int64_t EarliestTruncation() const override {
+    if (whole_) return 0;
     return position() > kFakeBlock ? (position() - 1) / kFakeBlock * kFakeBlock + 1 : 0;
   }
   int64_t Removable(int64_t position) const override {
+    if (whole_) return std::numeric_limits<int64_t>::max() / 2;
     return (kFakeBlock - position % kFakeBlock) % kFakeBlock;
   }
-  bool FoldsNext() const override { return position() > 0 && position() % kFakeBlock == 0; }
-  int64_t TokensToFold() const override { return kFakeBlock - position() % kFakeBlock; }
+  bool FoldsNext() const override {
+    return !whole_ && position() > 0 && position() % kFakeBlock == 0;
+  }
+  int64_t TokensToFold() const override {
+    return whole_ ? 0 : kFakeBlock - position() % kFakeBlock;
+  }
   void Truncate(int64_t position) override {
     PS_CHECK(position >= EarliestTruncation() && position <= this->position());
     if (position == this->position()) return;
-    hash = past[static_cast<size_t>(position % kFakeBlock)];
+    hash = past[Place(position)];
     set_position(position);
   }
-  // The hash and those of the block.
-  size_t SavedBytes() const override { return sizeof(uint64_t) * (kFakeBlock + 1); }
+  // The hash and those of the block, or of all tokens.
+  size_t SavedBytes() const override { return SavedBytes(position()); }
   int parts() const override { return kFakeBlock + 1; }
   void SavePart(int part, std::span<uint8_t> out) const override {
     PS_CHECK(out.size() == SavedBytes());
     if (on_copy_ != nullptr && *on_copy_) (*on_copy_)();
-    const auto i = static_cast<size_t>(part);
-    const uint64_t before = i > 0 && i <= past.size() ? past[i - 1] : 0;
-    const uint64_t value = part == 0 ? hash : before;
-    std::memcpy(out.data() + i * sizeof(value), &value, sizeof(value));
+    if (part == 0) std::memcpy(out.data(), &hash, sizeof(hash));
+    for (auto i = static_cast<size_t>(part); part > 0 && i < out.size() / 8; i += kFakeBlock) {
+      const uint64_t before = i <= past.size() ? past[i - 1] : 0;
+      std::memcpy(out.data() + i * sizeof(before), &before, sizeof(before));
+    }
   }
   Status CheckSavedSize(int64_t position, size_t size) const override {
-    if (size != SavedBytes()) return InvalidArgument("state: wrong size");
     if (position < 0) return InvalidArgument("position: below 0");
+    if (size != SavedBytes(position)) return InvalidArgument("state: wrong size");
     return Status();
   }
-  Status LoadPart(int part, int64_t /*position*/, std::span<const uint8_t> bytes) override {
+  Status LoadPart(int part, int64_t position, std::span<const uint8_t> bytes) override {
     uncleared_.erase(part);
     if (on_copy_ != nullptr && *on_copy_) (*on_copy_)();
-    past.resize(kFakeBlock);
-    const auto i = static_cast<size_t>(part);
-    uint64_t& value = part == 0 ? hash : past[i - 1];
-    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+    if (part == 0) std::memcpy(&hash, bytes.data(), sizeof(hash));
+    past.resize(SavedBytes(position) / sizeof(uint64_t) - 1);
+    for (auto i = static_cast<size_t>(part); part > 0 && i <= past.size(); i += kFakeBlock) {
+      std::memcpy(&past[i - 1], bytes.data() + i * sizeof(uint64_t), sizeof(uint64_t));
+    }
     return Status();
   }
 
   // Processes a token.
   void Take(uint64_t next, int64_t position) {
     PS_CHECK(cleared());
-    past.resize(kFakeBlock);
-    past[static_cast<size_t>(position % kFakeBlock)] = hash;
+    past.resize(std::max(past.size(), whole_ ? Place(position) + 1 : kFakeBlock));
+    past[Place(position)] = hash;
     hash = next;
   }
 
   uint64_t hash = 0;
-  std::vector<uint64_t> past;  // the hash before each position of the block
+  std::vector<uint64_t> past;  // the hash before each position, of the block or of all
 
  private:
+  size_t SavedBytes(int64_t position) const {
+    return sizeof(uint64_t) * static_cast<size_t>(1 + (whole_ ? position : kFakeBlock));
+  }
+  size_t Place(int64_t position) const {
+    return static_cast<size_t>(whole_ ? position : position % kFakeBlock);
+  }
+
   std::atomic<int>* const live_;
   const std::function<void()>* const on_copy_;  // called for each part
-  std::set<int> uncleared_;                     // parts
+  const bool whole_;
+  std::set<int> uncleared_;  // parts
 };
 
 class FakeModel : public LanguageModel {
  public:
-  // growing: states take 10 bytes a token, as KV kinds do; otherwise 100.
+  // growing: states take 10 bytes a token, and keep all of them, as KV kinds do; otherwise 100.
   explicit FakeModel(int max_step_tokens = 32, bool growing = false)
       : max_step_tokens_(max_step_tokens), growing_(growing) {}
   ~FakeModel() override { PS_CHECK(live_states == 0) << live_states << " states leaked"; }
@@ -143,7 +160,7 @@ class FakeModel : public LanguageModel {
   int hidden_size() const override { return 4; }
   int max_step_tokens() const override { return max_step_tokens_; }
   std::unique_ptr<SequenceState> NewState() override {
-    auto state = std::make_unique<FakeState>(&live_states, &on_copy);
+    auto state = std::make_unique<FakeState>(&live_states, &on_copy, growing_);
     if (touches_late) state->ForgetClearing();
     return state;
   }
