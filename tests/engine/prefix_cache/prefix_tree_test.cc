@@ -2,11 +2,13 @@
 #include "engine/prefix_cache/prefix_tree.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -159,17 +161,44 @@ TEST(PrefixTreeTest, BesideAListOfTexts) {
 // As deep as a prompt is long: nothing recurses.
 TEST(PrefixTreeTest, ADeepTree) {
   PrefixCache cache({.memory = size_t{4} << 30, .min_tokens = 1});
-  Text text(200000, 7);
-  for (int64_t size = 1; size <= std::ssize(text); size += 20) {
-    cache.Learn("t", {"t"}, std::span(text).first(static_cast<size_t>(size)));
+  const Text text(20000, 7);
+  for (size_t size = text.size(); size > 0; --size) {
+    cache.Learn("t", {"t"}, std::span(text).first(size));
   }
-  EXPECT_EQ(cache.Learn("t", {"t"}, text), 199981);
+  EXPECT_EQ(cache.Learn("t", {"t"}, text), 20000);
   auto room = cache.Reserve("t", {"t"}, text, 10);
   ASSERT_TRUE(room.has_value());
-  cache.Store(*std::move(room), SavedAt(std::ssize(text), 10), 0);
+  cache.Store(*std::move(room), SavedAt(20000, 10), 0);
   EXPECT_EQ(cache.Find("t", text, 100)->tokens, 100);
+  EXPECT_GT(cache.stats().bytes, 20000 * sizeof(PrefixTree::Node));
   cache.SetMemory(0);
   EXPECT_EQ(cache.stats().bytes, 0u);
+}
+
+// Sessions change the limit on other threads.
+TEST(PrefixTreeTest, TheLimitChangesMeanwhile) {
+  PrefixCache cache({.memory = 100000, .min_tokens = 4});
+  std::atomic<bool> stop = false;
+  std::thread sessions([&] {
+    Random random(1);
+    while (!stop) {
+      cache.SetMemory(static_cast<size_t>(random.Int(0, 200000)));
+      EXPECT_GE(cache.stats().stored, cache.stats().entries);
+    }
+  });
+  Random random(2);
+  Texts texts(&random);
+  for (int i = 0; i < testing::Count(5000, 100000); ++i) {
+    const Text text = texts.Next();
+    cache.Learn("t", {"t"}, text);
+    const auto hit = cache.Find("t", text, std::ssize(text));
+    EXPECT_TRUE(!hit || hit->state->position >= hit->tokens);
+    if (auto room = cache.Reserve("t", {"t"}, text, 1000); room && random.Uniform() < 0.9)
+      cache.Store(*std::move(room), SavedAt(std::ssize(text), 1000), random.Int(0, 3));
+  }
+  stop = true;
+  sessions.join();
+  EXPECT_GT(cache.stats().hit_tokens, 1000);
 }
 
 // A cache whose memory suffices finds as much as a search through all states, and states of the kind that
@@ -183,7 +212,8 @@ TEST(PrefixTreeTest, TheCacheBesideAList) {
     std::shared_ptr<const SavedState> state;
   };
   int64_t hits = 0, parts = 0;
-  for (int seed = 0; seed < testing::Count(60, 2000); ++seed) {
+  const int seeds = testing::Count(60, 2000);
+  for (int seed = 0; seed < seeds; ++seed) {
     Random random(static_cast<uint64_t>(seed));
     Texts texts(&random);
     const int64_t min_tokens = random.Int(1, 20);
@@ -261,14 +291,15 @@ TEST(PrefixTreeTest, TheCacheBesideAList) {
     cache.SetMemory(0);
     ASSERT_EQ(cache.stats().bytes, 0u);
   }
-  EXPECT_GT(hits, 1000);
-  EXPECT_GT(parts, 100);
+  EXPECT_GT(hits, seeds * 20);
+  EXPECT_GT(parts, seeds * 5);
 }
 
 // With little memory: whatever is found is right, and the limit holds at every moment.
 TEST(PrefixTreeTest, TheCacheWithinItsMemory) {
   int64_t hits = 0, evicted = 0;
-  for (int seed = 0; seed < testing::Count(60, 2000); ++seed) {
+  const int seeds = testing::Count(60, 2000);
+  for (int seed = 0; seed < seeds; ++seed) {
     Random random(static_cast<uint64_t>(seed));
     Texts texts(&random);
     size_t memory = static_cast<size_t>(random.Int(0, 200000));
@@ -324,8 +355,8 @@ TEST(PrefixTreeTest, TheCacheWithinItsMemory) {
     cache.SetMemory(0);
     ASSERT_EQ(cache.stats().bytes, 0u);
   }
-  EXPECT_GT(hits, 1000);
-  EXPECT_GT(evicted, 1000);
+  EXPECT_GT(hits, seeds * 20);
+  EXPECT_GT(evicted, seeds * 20);
 }
 
 }  // namespace
