@@ -7,24 +7,9 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/attention_kinds.h"
+
 namespace polysketch {
-
-enum class AttentionKind {
-  kSoftmax,             // near only: exp(q.k / sqrt(d)), a KV cache
-  kPolynomial,          // near only: (q'.k')^p, a KV cache
-  kRandomSketch,        // (f(q').f(k'))^2
-  kLearnedSketch,       // (g(q).g(k))^2
-  kLearnedSketchMixed,  // own block (q''.k'')^near_power, earlier blocks (g(q).g(k))^2
-  kRandomSketchMixed,   // the same with f
-  kLinear,              // phi(q).phi(k), phi = elu + 1
-  kPerformer,           // phi(q).phi(k), FAVOR+ positive features
-  kSymmetricPower,      // (q'.k')^2, the sketch is q' itself: r = d
-  kPolynomialSquare,    // near only: P((q'.k' + alpha) / beta)^2, a KV cache
-  kAffineSquare,        // the same with P of degree 1, which has a sketch: r = d + 1
-};
-
-// "softmax", "learned_sketch_mixed", ...: the names of config.json.
-std::string_view AttentionKindName(AttentionKind kind);
 
 // How states are stored and read. Sums are float32 in all formats. kBf16 halves the bytes that a
 // decode step reads: S is summed in float32 and read as its upper 16 bits (rounded to nearest), and
@@ -83,35 +68,21 @@ struct AttentionSpec {
   int key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   int query_group() const { return heads / key_heads(); }
   HeadShape shape() const { return {heads, key_heads(), head_dim}; }
+  const AttentionTraits& traits() const { return TraitsOf(kind); }
   bool sketched() const {
-    return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kLearnedSketch ||
-           kind == AttentionKind::kSymmetricPower || kind == AttentionKind::kAffineSquare ||
-           mixed();
+    return learned_sketch() || random_sketch() || traits().far == FarRows::kHead ||
+           traits().far == FarRows::kHeadAndOne;
   }
-  bool mixed() const {
-    return kind == AttentionKind::kLearnedSketchMixed || kind == AttentionKind::kRandomSketchMixed;
-  }
-  bool learned_sketch() const {
-    return kind == AttentionKind::kLearnedSketch || kind == AttentionKind::kLearnedSketchMixed;
-  }
-  bool random_sketch() const {
-    return kind == AttentionKind::kRandomSketch || kind == AttentionKind::kRandomSketchMixed;
-  }
+  bool mixed() const { return traits().mixed; }
+  bool learned_sketch() const { return traits().far == FarRows::kLearned; }
+  bool random_sketch() const { return traits().far == FarRows::kRandom; }
   // Whether weights are squares of a polynomial with stored coefficients.
-  bool has_coefficients() const {
-    return kind == AttentionKind::kPolynomialSquare || kind == AttentionKind::kAffineSquare;
-  }
+  bool has_coefficients() const { return traits().coefficients; }
   // In a PolySketchFormer: one norm over d for queries and keys, after their rotation and before the
   // power or the random sketch.
-  bool qk_norm() const {
-    return kind == AttentionKind::kPolynomial || kind == AttentionKind::kSymmetricPower ||
-           random_sketch() || has_coefficients();
-  }
+  bool qk_norm() const { return traits().qk_norm; }
   // Whether this is a KV kind.
-  bool kv_cache() const {
-    return kind == AttentionKind::kSoftmax || kind == AttentionKind::kPolynomial ||
-           kind == AttentionKind::kPolynomialSquare;
-  }
+  bool kv_cache() const { return traits().far == FarRows::kNone; }
   // Whether values, and near keys of mixed kinds, are bf16 in the block buffer.
   bool narrow_block() const { return state_format != StateFormat::kF32 && !kv_cache(); }
   // Whether S is read as a copy of 8-bit integers.

@@ -20,7 +20,6 @@ constexpr int kFirstVersion = 1, kSecondVersion = 2, kThirdVersion = 3, kFourthV
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr char kConfigFile[] = "config.json";
 constexpr int kMaxSketchSize = 256;
-constexpr int kMaxSquareDegree = 8;         // of polynomial_square
 constexpr double kMaxPolynomialTerm = 1e6;  // |alpha| and beta
 constexpr int kMaxWindow = 1 << 28;
 constexpr int kMaxSinks = 1 << 16;
@@ -41,53 +40,13 @@ constexpr std::string_view kLayerFields[] = {"attention",
                                              "window_kind",
                                              "sinks"};
 
-constexpr AttentionKind kKinds[] = {
-    AttentionKind::kSoftmax,
-    AttentionKind::kPolynomial,
-    AttentionKind::kRandomSketch,
-    AttentionKind::kLearnedSketch,
-    AttentionKind::kLearnedSketchMixed,
-    AttentionKind::kRandomSketchMixed,
-    AttentionKind::kLinear,
-    AttentionKind::kPerformer,
-    AttentionKind::kSymmetricPower,
-    AttentionKind::kPolynomialSquare,
-    AttentionKind::kAffineSquare,
-};
-
-std::optional<AttentionKind> KindOf(std::string_view name) {
-  for (const AttentionKind kind : kKinds) {
-    if (AttentionKindName(kind) == name) return kind;
-  }
-  return std::nullopt;
-}
-
 std::string AllKindNames() {
   std::string names;
-  for (const AttentionKind kind : kKinds) {
+  for (const AttentionKind kind : kAllAttentionKinds) {
     names += StrCat(names.empty() ? "" : ", ", AttentionKindName(kind));
   }
   return names;
 }
-
-// The values that `power` may have, and the one of a config without it; unset: it is required.
-struct PowerRange {
-  int low, high;
-  std::optional<int> fallback;
-
-  static PowerRange Of(AttentionKind kind) {
-    switch (kind) {
-      case AttentionKind::kSymmetricPower:
-        return {2, 64, 2};
-      case AttentionKind::kPolynomialSquare:
-        return {1, kMaxSquareDegree, std::nullopt};
-      case AttentionKind::kAffineSquare:
-        return {1, 1, 1};
-      default:
-        return {2, 64, 4};
-    }
-  }
-};
 
 // Checks conditions between the fields of a layer. config: with the sizes of the model.
 void CheckLayer(const ModelConfig& config, const LayerConfig& layer, FieldReader& fields) {
@@ -102,7 +61,7 @@ void CheckLayer(const ModelConfig& config, const LayerConfig& layer, FieldReader
     fields.Fail("power",
                 StrCat("expected a power of two from 4 for ", kind(), ", found ", layer.power));
   }
-  if (layer.attention == AttentionKind::kSymmetricPower) {
+  if (layer.traits().far == FarRows::kHead) {
     if (layer.power != 2)
       fields.Fail("power", StrCat("expected 2 for ", kind(), ", found ", layer.power));
     if (d % 8 != 0 || d > kMaxSketchSize) {
@@ -112,7 +71,7 @@ void CheckLayer(const ModelConfig& config, const LayerConfig& layer, FieldReader
     }
   }
   // Its sketch is a query or a key, and a constant.
-  if (layer.attention == AttentionKind::kAffineSquare && d >= kMaxSketchSize) {
+  if (layer.traits().far == FarRows::kHeadAndOne && d >= kMaxSketchSize) {
     fields.Fail("num_heads", StrCat("expected emb_dim / num_heads to be at most ",
                                     kMaxSketchSize - 1, " for ", kind(), ", found ", d));
   }
@@ -176,14 +135,16 @@ void CheckVersion(const ModelConfig& config, const LayerConfig& layer, int versi
 LayerConfig ReadLayer(const ModelConfig& config, FieldReader& fields) {
   LayerConfig layer;
   const std::string kind_name = fields.String("attention", false);
-  if (const auto kind = KindOf(kind_name)) {
+  if (const auto kind = AttentionKindOf(kind_name)) {
     layer.attention = *kind;
   } else {
     fields.Fail("attention", StrCat("expected one of ", AllKindNames(), "; found \"",
                                     Abbreviate(kind_name), "\""));
   }
-  const PowerRange power = PowerRange::Of(layer.attention);
-  layer.power = fields.Int("power", power.low, power.high, power.fallback);
+  const AttentionTraits& traits = layer.traits();
+  const int power = traits.default_power;
+  layer.power = fields.Int("power", traits.min_power, traits.max_power,
+                           power == 0 ? std::nullopt : std::optional(power));
   layer.near_power = fields.Int("near_power", 2, 64, layer.near_power);
   // A field that the kind does not use is checked too, and then ignored.
   const int sketch_size = fields.Int("sketch_size", 1, kMaxSketchSize,
@@ -191,7 +152,7 @@ LayerConfig ReadLayer(const ModelConfig& config, FieldReader& fields) {
   layer.sketch_size = layer.is_sketched() ? sketch_size : 0;
   layer.grain_size = fields.Int("grain_size", 1, 65536,
                                 layer.is_mixed() ? std::nullopt : std::optional(layer.grain_size));
-  const bool performer = layer.attention == AttentionKind::kPerformer;
+  const bool performer = traits.far == FarRows::kOwnFeatures;
   const int num_features =
       fields.Int("num_features", 1, 65536, performer ? std::nullopt : std::optional(1));
   layer.num_features = performer ? num_features : 0;
@@ -280,27 +241,21 @@ Result<ModelConfig> ModelConfig::FromJson(const json& object, std::string_view s
 
 AttentionSpec ModelConfig::attention_spec(StateFormat state_format, int i) const {
   const LayerConfig& config = layer(i);
-  const bool linear = config.attention == AttentionKind::kLinear;
-  const bool performer = config.attention == AttentionKind::kPerformer;
-  const int whole_head = config.attention == AttentionKind::kSymmetricPower ? head_dim()
-                         : config.attention == AttentionKind::kAffineSquare ? head_dim() + 1
-                                                                            : 0;
+  const FarRows far = config.traits().far;
   return {.kind = config.attention,
           .heads = num_heads,
           .head_dim = head_dim(),
-          .sketch_size = config.is_sketched() ? config.sketch_size : whole_head,
-          .num_features = linear      ? head_dim()
-                          : performer ? config.num_features
-                                      : 0,
+          .sketch_size = far == FarRows::kHead         ? head_dim()
+                         : far == FarRows::kHeadAndOne ? head_dim() + 1
+                                                       : config.sketch_size,
+          .num_features = far == FarRows::kFeatures ? head_dim() : config.num_features,
           .block = config.grain_size,
           .power = config.power,
           .near_power = config.near_power,
           .window = config.window,
           .window_kind = config.window_kind,
           .sinks = config.sinks,
-          .stabilizer = config.attention == AttentionKind::kSoftmax ? 0
-                        : linear || performer                       ? 1e-6f
-                                                                    : 1,
+          .stabilizer = config.traits().stabilizer,
           .alpha = static_cast<float>(config.alpha),
           .beta = static_cast<float>(config.beta),
           .decay_gate = config.decay_gate,

@@ -36,19 +36,17 @@ struct LayerConfig {
   WindowKind window_kind = WindowKind::kSliding;
   int sinks = 0;
 
-  // As of AttentionSpec.
-  bool is_kv() const { return kind().kv_cache(); }
-  bool is_mixed() const { return kind().mixed(); }
-  bool is_learned_sketch() const { return kind().learned_sketch(); }
-  bool is_random_sketch() const { return kind().random_sketch(); }
+  const AttentionTraits& traits() const { return TraitsOf(attention); }
+  bool is_kv() const { return traits().far == FarRows::kNone; }
+  bool is_mixed() const { return traits().mixed; }
+  bool is_learned_sketch() const { return traits().far == FarRows::kLearned; }
+  bool is_random_sketch() const { return traits().far == FarRows::kRandom; }
+  // Whether config.json says the size of the sketch.
   bool is_sketched() const { return is_learned_sketch() || is_random_sketch(); }
-  bool has_coefficients() const { return kind().has_coefficients(); }
-  bool has_qk_norm() const { return kind().qk_norm(); }
+  bool has_coefficients() const { return traits().coefficients; }
+  bool has_qk_norm() const { return traits().qk_norm; }
   // Degree of a random sketch, p / 2, a power of two; the number of its level-0 matrices.
   int sketch_degree() const { return power / 2; }
-
- private:
-  AttentionSpec kind() const { return {.kind = attention}; }
 };
 
 // The attention of a model is that of each layer for which `layers` has no other.

@@ -79,24 +79,11 @@ inline AttentionSpec MakeSpec(AttentionKind kind, int heads, int head_dim, int s
   }
   if (kind == AttentionKind::kLinear) spec.num_features = head_dim;
   if (kind == AttentionKind::kPerformer) spec.num_features = size;
-  if (kind == AttentionKind::kSoftmax) spec.stabilizer = 0;
-  if (kind == AttentionKind::kLinear || kind == AttentionKind::kPerformer) spec.stabilizer = 1e-6f;
+  spec.stabilizer = spec.traits().stabilizer;
   return spec;
 }
 
-inline constexpr AttentionKind kAllKinds[] = {
-    AttentionKind::kSoftmax,
-    AttentionKind::kPolynomial,
-    AttentionKind::kRandomSketch,
-    AttentionKind::kLearnedSketch,
-    AttentionKind::kLearnedSketchMixed,
-    AttentionKind::kRandomSketchMixed,
-    AttentionKind::kLinear,
-    AttentionKind::kPerformer,
-    AttentionKind::kSymmetricPower,
-    AttentionKind::kPolynomialSquare,
-    AttentionKind::kAffineSquare,
-};
+inline constexpr auto& kAllKinds = kAllAttentionKinds;
 
 // Whether the sketch of a head is as wide as the head: a wide head has thousands of features.
 inline bool SketchesWholeHeads(AttentionKind kind) {

@@ -19,19 +19,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr AttentionKind kKinds[] = {
-    AttentionKind::kSoftmax,
-    AttentionKind::kPolynomial,
-    AttentionKind::kRandomSketch,
-    AttentionKind::kLearnedSketch,
-    AttentionKind::kLearnedSketchMixed,
-    AttentionKind::kRandomSketchMixed,
-    AttentionKind::kLinear,
-    AttentionKind::kPerformer,
-    AttentionKind::kSymmetricPower,
-    AttentionKind::kPolynomialSquare,
-    AttentionKind::kAffineSquare,
-};
 constexpr std::string_view kGated = "_gated", kWithoutSinusoids = "_without_sinusoids",
                            kMixture = "mixture", kMixtureOfWindows = "mixture_of_windows";
 
@@ -232,8 +219,8 @@ ModelConfig TinyConfig(AttentionKind kind) {
 
 std::vector<std::string> TinyModelNames() {
   std::vector<std::string> names;
-  for (const AttentionKind kind : kKinds) names.emplace_back(AttentionKindName(kind));
-  for (const AttentionKind kind : kKinds) {
+  for (const AttentionKind kind : kAllAttentionKinds) names.emplace_back(AttentionKindName(kind));
+  for (const AttentionKind kind : kAllAttentionKinds) {
     if (!TinyConfig(kind).is_kv()) names.push_back(StrCat(AttentionKindName(kind), kGated));
   }
   names.push_back(StrCat(AttentionKindName(AttentionKind::kLearnedSketchMixed), kWithoutSinusoids));
@@ -253,7 +240,7 @@ ModelConfig TinyConfig(const std::string& name) {
                     TinyWindow(7, WindowKind::kBlocks, 0, 16),
                     TinyConfig(AttentionKind::kSymmetricPower)});
   }
-  for (const AttentionKind kind : kKinds) {
+  for (const AttentionKind kind : kAllAttentionKinds) {
     ModelConfig config = TinyConfig(kind);
     config.decay_gate = name == StrCat(AttentionKindName(kind), kGated);
     config.sinusoidal_positions = name != StrCat(AttentionKindName(kind), kWithoutSinusoids);

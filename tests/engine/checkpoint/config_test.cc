@@ -42,12 +42,7 @@ json Valid(const std::string& attention) {
 }
 
 TEST(ModelConfigTest, EveryKind) {
-  for (const AttentionKind kind :
-       {AttentionKind::kSoftmax, AttentionKind::kPolynomial, AttentionKind::kRandomSketch,
-        AttentionKind::kLearnedSketch, AttentionKind::kLearnedSketchMixed,
-        AttentionKind::kRandomSketchMixed, AttentionKind::kLinear, AttentionKind::kPerformer,
-        AttentionKind::kSymmetricPower, AttentionKind::kPolynomialSquare,
-        AttentionKind::kAffineSquare}) {
+  for (const AttentionKind kind : kAllAttentionKinds) {
     const std::string name(AttentionKindName(kind));
     SCOPED_TRACE(name);
     const auto config = ModelConfig::Parse(Valid(name).dump(), "config.json");
