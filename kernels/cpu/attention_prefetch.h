@@ -6,11 +6,11 @@
 
 // Lines that an iteration prefetches of a loop over vectors of floats in cache, over vectors that are
 // scaled, over vectors of features that are made (attention_far_bytes.h), and of a product over pairs
-// (integer_tile.h): together about the lines of a head. AVX2 has more iterations for a product.
+// (integer_tile.h): together about the lines of a head.
 constexpr int kLinesOfAVector = 1;
 constexpr int kLinesOfAScaledVector = 2;
 constexpr int kLinesOfAFeatureVector = 3;
-constexpr int kLinesOfAPair = kMaxTileVectors > 1 ? 2 : 1;
+constexpr int kLinesOfAPair = 2;
 // Lines that are prefetched at once before work without such a loop: a part of a core's line-fill
 // buffers.
 constexpr int kLinesAtOnce = 8;

@@ -203,20 +203,17 @@ void DotSingleRow(const Product& p, const WordRows& x, int64_t panel) {
 template <typename Format>
 void DotPanels(const Product& p, const WordRows& x) {
   const int64_t panels = p.result_panels(), threads = p.threads();
-  // The panels of a task are neighbours, so the next one is known. Few rows: kSingleRowPanels
-  // neighbours at once. Many rows: enough tasks that threads end at about the same time.
+  // Few rows: kSingleRowPanels neighbours at once. Many rows: enough tasks that threads end at about the
+  // same time.
   const bool few = p.rows <= kTileRows<kPanelVectors>;
   const int64_t wanted = few ? kSingleRowPanels : panels / (4 * threads);
   const int64_t group = std::clamp<int64_t>(wanted, 1, kSingleRowPanels);
-  // After a task's last panel: the other threads probably take the tasks in between.
-  const int64_t skipped = group * ((threads - 1) / p.RowParts((panels + group - 1) / group));
   p.ForPanels(group, [&](const Range& range, const Range& rows, int) {
     if (p.rows == 1 && !p.gate && range.size() == kSingleRowPanels) {
       return DotSingleRow<Format>(p, x, range.first);
     }
     for (int64_t panel = range.first; panel < range.last; ++panel) {
-      const int64_t next = panel + 1 < range.last ? panel + 1 : range.last + skipped;
-      DotPanel<Format>(p, x, rows, {panel, std::min(next, panels - 1)});
+      DotPanel<Format>(p, x, rows, {panel, p.PanelAfter(panel, range, group)});
     }
   });
 }

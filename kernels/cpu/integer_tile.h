@@ -85,8 +85,9 @@ static void IntegerTile(const IntegerRows& a, int64_t row, int64_t pairs, const 
       }
     };
     int64_t k = first;
-    // A single row has too few sums to cover the latency of DotWords: those of odd pairs are apart.
-    if constexpr (MR == 1) {
+    // A single row has too few sums to cover the latency of DotWords: those of odd pairs are apart, if
+    // there are registers for them.
+    if constexpr (MR == 1 && NV <= kMaxTileVectors) {
       for (; k + 2 <= end; k += 2) {
         add(k, acc);
         add(k + 1, odd);
@@ -123,27 +124,38 @@ static void IntegerTile(const IntegerRows& a, int64_t row, int64_t pairs, const 
 template <int NV, typename B>
 static void IntegerBand(const IntegerRows& a, int rows, int64_t pairs, const B& b,
                         const IntegerOutput& output, int64_t column) {
-  constexpr int kFull = kTileRows<NV>;
   int m = 0;
-  for (; m + kFull <= rows; m += kFull) {
-    IntegerTile<kFull, NV>(a, m, pairs, b, output, column);
+  if constexpr (NV <= kMaxTileVectors) {
+    constexpr int kFull = kTileRows<NV>;
+    for (; m + kFull <= rows; m += kFull) {
+      IntegerTile<kFull, NV>(a, m, pairs, b, output, column);
+    }
   }
   for (; m < rows; ++m) IntegerTile<1, NV>(a, m, pairs, b, output, column);
+}
+
+template <int kFull, typename B>
+static void IntegerBands(const IntegerRows& a, int rows, int64_t pairs, const B& b, int vectors,
+                         const IntegerOutput& output) {
+  int n = 0;
+  for (; n + kFull <= vectors; n += kFull) {
+    IntegerBand<kFull>(a, rows, pairs, b.Columns(n * kLanes), output, n * kLanes);
+  }
+  if constexpr (kFull > 1) {
+    for (; n < vectors; ++n) {
+      IntegerBand<1>(a, rows, pairs, b.Columns(n * kLanes), output, n * kLanes);
+    }
+  }
 }
 
 // The product of rows [0, rows) of `a` with b [2 * pairs, vectors * 16].
 template <typename B>
 static void MultiplyIntegers(const IntegerRows& a, int rows, int64_t pairs, const B& b, int vectors,
                              const IntegerOutput& output) {
-  int n = 0;
-  for (; n + kMaxTileVectors <= vectors; n += kMaxTileVectors) {
-    IntegerBand<kMaxTileVectors>(a, rows, pairs, b.Columns(n * kLanes), output, n * kLanes);
+  if (rows < kTileRows<kMaxTileVectors>) {
+    return IntegerBands<kSingleRowVectors>(a, rows, pairs, b, vectors, output);
   }
-  if constexpr (kMaxTileVectors > 1) {
-    for (; n < vectors; ++n) {
-      IntegerBand<1>(a, rows, pairs, b.Columns(n * kLanes), output, n * kLanes);
-    }
-  }
+  IntegerBands<kMaxTileVectors>(a, rows, pairs, b, vectors, output);
 }
 
 // Rounds x [size], whole vectors, to 16-bit integers.

@@ -126,9 +126,30 @@ struct TileQ4 {
   }
 };
 
+// Prefetches the next panel, an equal part in each group of the tiles of a panel: a tile computes for
+// longer than the hardware's prefetchers look ahead.
+class PanelAhead {
+ public:
+  PanelAhead(const PackedMatrix& w, int64_t panel, int64_t tiles, int64_t groups)
+      : next_(reinterpret_cast<const char*>(w.panel<uint8_t>(panel))),
+        end_(next_ + w.panel_bytes()),
+        bytes_((w.panel_bytes() / (tiles * groups) + kLine) / kLine * kLine) {}
+
+  __attribute__((always_inline)) void Prefetch() {
+    const char* const last = std::min(next_ + bytes_, end_);
+    for (; next_ < last; next_ += kLine) _mm_prefetch(next_, _MM_HINT_T1);
+  }
+
+ private:
+  static constexpr int64_t kLine = 64;
+
+  const char *next_, *end_;
+  int64_t bytes_;  // of a group
+};
+
 template <int MR, int NV>
 void PanelTileQ4(const Product& p, const SignedRows& x, int64_t row, int64_t panel,
-                 int first_vector) {
+                 int first_vector, PanelAhead* ahead) {
   using Tile = TileQ4<MR, NV>;
   V totals[MR][NV];
   for (int m = 0; m < MR; ++m) {
@@ -142,6 +163,7 @@ void PanelTileQ4(const Product& p, const SignedRows& x, int64_t row, int64_t pan
     for (int64_t g = first; g < last; ++g) {
       const uint8_t* pair = data + g / 2 * kQ4PairBytes;
       const int64_t second = g % 2;
+      ahead->Prefetch();
       Tile::AddGroup(&tile, x, row, g, pair + second * kPanelColumns + first_vector * kLanes,
                      pair + kQ4ScaleBytes + second * kQ4GroupBytes + first_vector * kLanes * 4);
     }
@@ -170,14 +192,17 @@ void MultiplyQ4(const Product& p) {
   p.ForRows([&](int64_t m) { QuantizeSignedRow(p.x + m * p.x_row, p.w.in(), m, quantised); });
   const int64_t group = p.rows <= kTileRowsQ4 ? kTaskPanels : 1;
   p.ForPanels(group, [&](const Range& panels, const Range& rows, int) {
+    const int64_t tiles = (rows.size() + kTileRowsQ4 - 1) / kTileRowsQ4 * (2 / kPanelVectors);
     for (int64_t panel = panels.first; panel < panels.last; ++panel) {
+      const int64_t next = p.PanelAfter(panel, panels, group);
+      PanelAhead ahead(p.w, next, p.rows == 1 ? 1 : tiles, quantised.groups);
       if (p.rows == 1) {  // both vectors at once: the panel is read front to back
-        PanelTileQ4<1, 2>(p, quantised, 0, panel, 0);
+        PanelTileQ4<1, 2>(p, quantised, 0, panel, 0, &ahead);
         continue;
       }
       for (int vector = 0; vector < 2; vector += kPanelVectors) {
         ForRowTiles<kTileRowsQ4>(rows, [&]<int MR>(int64_t row) {
-          PanelTileQ4<MR, kPanelVectors>(p, quantised, row, panel, vector);
+          PanelTileQ4<MR, kPanelVectors>(p, quantised, row, panel, vector, &ahead);
         });
       }
     }

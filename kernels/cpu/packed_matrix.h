@@ -43,6 +43,7 @@ class PackedMatrix final : public Matrix {
   const T* panel(int64_t p) const {
     return reinterpret_cast<const T*>(data_.get() + p * panel_bytes());
   }
+  int64_t panel_bytes() const { return panel_bytes_; }
   // For every column, padded to whole panels. q8 and q4: its scale, or the unit of its scales. q8:
   // 128 times the sum of its integers, which is what activations stored as unsigned bytes (plus 128)
   // add to a product.
@@ -59,7 +60,6 @@ class PackedMatrix final : public Matrix {
   static int64_t PanelBytes(int64_t in, DataType type);
   static int64_t PackedBytes(int64_t in, int64_t out, DataType type);
   int64_t neighbours() const { return Neighbours(type()); }
-  int64_t panel_bytes() const { return panel_bytes_; }
   // Element [k, n] of any type but q4.
   int64_t Index(int64_t k, int64_t n) const {
     const int64_t row = n / kPanelColumns * depth() + k / neighbours();

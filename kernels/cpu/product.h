@@ -75,6 +75,14 @@ struct Product {
     return context == nullptr ? 1 : context->Parts(groups, rows / kMinPartRows);
   }
   int64_t result_panels() const { return gate ? w.panels() / 2 : w.panels(); }
+  // The panel that a thread probably multiplies by after `panel`, one of a range of ForPanels: the next
+  // of the range, or, the other threads taking the ranges in between, the first of the range after them.
+  int64_t PanelAfter(int64_t panel, const Range& range, int64_t group) const {
+    const int64_t panels = result_panels();
+    if (panel + 1 < range.last) return panel + 1;
+    const int64_t skipped = group * ((threads() - 1) / RowParts((panels + group - 1) / group));
+    return std::min(range.last + skipped, panels - 1);
+  }
   // Calls fn(panels, rows, thread) for groups of `group` neighbouring panels and parts of the rows.
   template <typename Fn>
   void ForPanels(int64_t group, const Fn& fn) const {
