@@ -1,8 +1,8 @@
-// The attention op. A task is some heads of keys and values of a segment, with the queries that read
-// them, each from the segment's first token to its last.
-// If threads would wait for the last heads of a long segment, it is divided within its heads instead
-// (attention_long.h). Tasks share nothing and bits do not depend on the division, so any
-// number of threads yields the same bits.
+// The attention op. Of recurrent kinds a task is some heads of a segment, each from the segment's first
+// token to its last. If threads would wait for the last heads of a long segment, it is divided within its
+// heads instead (attention_long.h). KV kinds are divided by queries and spans of keys
+// (attention_divided.h). Tasks share nothing and bits do not depend on the division, so any number of
+// threads yields the same bits.
 #include <immintrin.h>
 
 #include <algorithm>
@@ -34,8 +34,9 @@
 #include "kernels/cpu/attention_queries.h"
 #include "kernels/cpu/attention_head_lines.h"
 #include "kernels/cpu/attention_update.h"
-#include "kernels/cpu/attention_cached.h"
 #include "kernels/cpu/attention_long.h"
+#include "kernels/cpu/attention_cached.h"
+#include "kernels/cpu/attention_divided.h"
 // clang-format on
 
 namespace {
@@ -146,22 +147,6 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
   }
 }
 
-void CachedHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
-                 std::span<const Segment> segments, const AttentionInput& input, float* out,
-                 int64_t first, int64_t last, float* memory) {
-  const int heads = spec.key_heads();
-  for (int64_t i = first; i < last; ++i) {
-    const Segment& segment = segments[i / heads];
-    const HeadRows rows{
-        spec, layout,  input,          static_cast<int>(i % heads), segment.first_row,
-        out,  nullptr, TileUnit::kNone};
-    KvLayer& cache = CacheOf(segment, layer);
-    const int64_t position = segment.state->position();
-    AppendCached(rows, &cache, position, {0, segment.rows});
-    CachedQueries(rows, &cache, position, {0, segment.rows}, memory);
-  }
-}
-
 // A segment is not long if it has fewer rows: its heads take less time than threads need to meet.
 constexpr int kMinLongRows = 2 * kQueryTile;
 
@@ -170,7 +155,7 @@ bool IsLong(const Context& context, const AttentionSpec& spec, const Segment& se
             int64_t step_rows) {
   if (segment.rows < kMinLongRows) return false;
   // As much work as the step.
-  const int64_t heads_alike = spec.key_heads() * step_rows / segment.rows;
+  const int64_t heads_alike = spec.heads * step_rows / segment.rows;
   return context.Parts(heads_alike, segment.rows / kQueryTile) > 1;
 }
 
@@ -199,20 +184,15 @@ void RunWholeHeads(Context* context, const AttentionSpec& spec, const HeadLayout
                    std::span<const Segment> segments, const AttentionInput& input, float* out) {
   if (segments.empty()) return;
   const TileUnit tiles = context->units().tiles;
-  const std::vector<int64_t> ends = TaskEnds(context->threads(), spec.key_heads(), segments);
-  const int64_t floats =
-      spec.kv_cache() ? CachedFloats(spec, layout) : RecurrentFloats(spec, layout, tiles);
+  const std::vector<int64_t> ends = TaskEnds(context->threads(), spec.heads, segments);
+  const int64_t floats = RecurrentFloats(spec, layout, tiles);
   context->pool().ParallelFor(std::ssize(ends), [&](int64_t task, int thread) {
     const int64_t first = task == 0 ? 0 : ends[task - 1], last = ends[task];
     // The task that this thread probably takes next: the other threads take those in between.
     const int64_t next = task + context->threads();
     const int64_t after = next < std::ssize(ends) ? ends[next - 1] : last - 1;
-    float* memory = context->Scratch(thread, floats);
-    if (spec.kv_cache()) {
-      CachedHeads(spec, layout, layer, segments, input, out, first, last, memory);
-    } else {
-      RecurrentHeads(spec, layout, layer, segments, input, out, first, last, after, tiles, memory);
-    }
+    RecurrentHeads(spec, layout, layer, segments, input, out, first, last, after, tiles,
+                   context->Scratch(thread, floats));
   });
 }
 
@@ -221,6 +201,10 @@ void RunSegments(Context* context, const AttentionSpec& spec, int layer,
                  std::span<const Segment> segments, int64_t step_rows, const AttentionInput& input,
                  float* out) {
   const HeadLayout layout(spec);
+  if (spec.kv_cache()) {
+    CachedAttention(context, spec, layout, layer, segments, input, out).Run();
+    return;
+  }
   const auto is_long = [&](const Segment& s) { return IsLong(*context, spec, s, step_rows); };
   if (std::none_of(segments.begin(), segments.end(), is_long)) {
     return RunWholeHeads(context, spec, layout, layer, segments, input, out);
@@ -228,11 +212,7 @@ void RunSegments(Context* context, const AttentionSpec& spec, int layer,
   std::vector<Segment> whole, divided;
   for (const Segment& segment : segments) (is_long(segment) ? divided : whole).push_back(segment);
   RunWholeHeads(context, spec, layout, layer, whole, input, out);
-  if (spec.kv_cache()) {
-    RunLongCached(context, spec, layout, layer, divided, input, out);
-  } else {
-    LongSegments(context, spec, layout).Run(layer, divided, input, out);
-  }
+  LongSegments(context, spec, layout).Run(layer, divided, input, out);
 }
 
 }  // namespace

@@ -1,49 +1,114 @@
-// KV kinds: queries read the blocks of a KV cache up to their own: all, or those of their window and the
-// sinks. Included inside the region of isa_begin.h, after attention_update.h.
+// KV kinds: what a query reads of a KV cache, in tiles of keys at absolute positions, and the sums of a
+// span of tiles. Included inside the region of isa_begin.h, after attention_update.h.
+//
+// A span is the tiles that begin in one range of 256 positions. Its sums begin at zero: the largest score
+// so far (softmax) scales them, and a larger one rescales them. The sums of spans are joined in order, so
+// that it makes no difference which tasks compute them. Other kinds than softmax have no largest score,
+// and one span.
 
-// Queries that are computed at a time: those of `tokens` tokens from `row` on, in `heads` neighbouring
-// heads of one group. They read the keys and values of their kv head once.
-struct CachedTile {
+// Queries that are computed at a time.
+constexpr int kCachedQueries = 24;
+
+// Positions in which the tiles of a span begin.
+constexpr int64_t kSpanPositions = 256;
+
+// The tiles of a layer's keys: the panels of its blocks, counted from the first token of the sequence.
+class KeyTiles {
+ public:
+  explicit KeyTiles(const AttentionSpec& spec)
+      : block_(spec.block),
+        in_block_((block_ + kKeyPanel - 1) / kKeyPanel),
+        spans_(spec.kind == AttentionKind::kSoftmax) {}
+
+  int64_t Of(int64_t token) const {
+    return token / block_ * in_block_ + token % block_ / kKeyPanel;
+  }
+  int64_t Block(int64_t tile) const { return tile / in_block_; }
+  int64_t Panel(int64_t tile) const { return tile % in_block_; }
+  // The first token of a tile.
+  int64_t First(int64_t tile) const { return Block(tile) * block_ + Panel(tile) * kKeyPanel; }
+  int64_t Size(int64_t tile) const {
+    return std::min<int64_t>(kKeyPanel, block_ - Panel(tile) * kKeyPanel);
+  }
+  int64_t SpanOf(int64_t tile) const { return spans_ ? First(tile) / kSpanPositions : 0; }
+  // The first tile of a span.
+  int64_t FirstTile(int64_t span) const {
+    if (!spans_) return span == 0 ? 0 : std::numeric_limits<int64_t>::max();
+    const int64_t tile = Of(span * kSpanPositions);
+    return First(tile) < span * kSpanPositions ? tile + 1 : tile;
+  }
+
+ private:
+  int64_t block_, in_block_;
+  bool spans_;
+};
+
+// Queries that are computed together: those of `tokens` tokens of a segment from `row` on, in `heads`
+// neighbouring heads of one group. They read the same tiles: their tokens are in one tile, and so are the
+// first ones of their windows.
+struct CachedQueries {
+  const Segment* segment;
+  int kv_head;
   int64_t row;
   int tokens;
   int first_head, heads;
   int64_t token;  // position of the first token
+  // The tiles [0, sinks), which lie before `window`, and [window, last].
+  int64_t sinks, window, last;
+  // The spans of these tiles: the first `sink_spans` ones, and `spans` in all.
+  int64_t sink_spans, spans;
 
   int rows() const { return tokens * heads; }
+
+  void FindTiles(const AttentionSpec& spec, const KeyTiles& tiles) {
+    window = tiles.Of(spec.FirstVisible(token));
+    last = tiles.Of(token);
+    sinks = spec.sinks == 0 ? 0 : std::min(tiles.Of(spec.sinks - 1) + 1, window);
+    const int64_t window_span = tiles.SpanOf(window);
+    sink_spans = sinks == 0 ? 0 : std::min(tiles.SpanOf(sinks - 1) + 1, window_span);
+    spans = sink_spans + tiles.SpanOf(last) + 1 - window_span;
+  }
+  // The span at place `i` of `spans`.
+  int64_t Span(const KeyTiles& tiles, int64_t i) const {
+    return i < sink_spans ? i : tiles.SpanOf(window) + i - sink_spans;
+  }
 };
 
-// How the queries of a kv head are cut into tiles.
+// How the queries of a kv head are cut.
 struct CachedTiling {
-  int heads, tokens;  // of a tile, at most
+  int heads, tokens;  // at most
 
   static CachedTiling Of(const AttentionSpec& spec) {
-    const int group = spec.query_group(), parts = (group + kQueryTile - 1) / kQueryTile;
+    const int group = spec.query_group(), parts = (group + kCachedQueries - 1) / kCachedQueries;
     const int heads = (group + parts - 1) / parts;
-    return {heads, kQueryTile / heads};
+    return {heads, kCachedQueries / heads};
   }
 };
 
-// A thread's memory for a tile.
-struct CachedScratch {
-  // The largest score must be known before the first weight. Scores of a tile are kept until then if
-  // they fit into kKeptScores floats, else computed again.
-  static constexpr int64_t kKeptScores = 1 << 18;
+// The sums of a span, or of several, for each query.
+struct SpanSums {
+  float* values;        // [kCachedQueries][dp]: of weights times values
+  float* denominators;  // of weights
+  float* tops;          // the largest scores; softmax
 
-  float *scores, *sums, *queries;
+  static SpanSums In(const HeadLayout& layout, FloatParts* parts) {
+    constexpr int64_t kPadded = (kCachedQueries + kLanes - 1) / kLanes * kLanes;
+    return {parts->Next(kCachedQueries * layout.padded_dim), parts->Next(kPadded),
+            parts->Next(kPadded)};
+  }
+};
+
+// A thread's memory for queries.
+struct CachedScratch {
+  float *scores, *queries;
+  SpanSums total, span;
 
   static CachedScratch In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
-    const int64_t kept = spec.kind == AttentionKind::kSoftmax ? kKeptScores : 0;
-    return {parts->Next(std::max(kQueryTile * layout.padded_block, kept)),
-            parts->Next(kQueryTile * layout.padded_dim),
-            parts->Next(spec.query_group() > 1 ? kQueryTile * spec.near_dim() : 0)};
+    return {parts->Next(kCachedQueries * kKeyPanel),
+            parts->Next(spec.query_group() > 1 ? kCachedQueries * spec.near_dim() : 0),
+            SpanSums::In(layout, parts), SpanSums::In(layout, parts)};
   }
 };
-
-static int64_t CachedFloats(const AttentionSpec& spec, const HeadLayout& layout) {
-  FloatParts parts{nullptr};
-  CachedScratch::In(spec, layout, &parts);
-  return parts.size;
-}
 
 PS_INLINE float LargestOf(const float* scores, int64_t count, float top) {
   int64_t s = 0;
@@ -56,8 +121,8 @@ PS_INLINE float LargestOf(const float* scores, int64_t count, float top) {
   return top;
 }
 
-// Weights of a block's tokens of a layer with a window: those of tokens from `sinks` to `first`, both
-// counted in the block, are zero.
+// Weights of a tile's tokens of a layer with a window: those of tokens from `sinks` to `first`, both
+// counted in the tile, are zero.
 struct WindowWeights {
   int64_t sinks, first;
 
@@ -71,182 +136,142 @@ struct WindowWeights {
   }
 };
 
-// The blocks that a tile reads, in order.
-class CachedBlocks {
+// The queries of one kv head.
+class CachedHead {
  public:
-  // first, last: tokens at the start and at the end of the tile. The windows of all begin in one block.
-  CachedBlocks(const AttentionSpec& spec, int64_t first, int64_t last)
-      : spec_(spec),
-        window_(spec.FirstVisible(first) / spec.block),
-        sinks_(std::min<int64_t>((spec.sinks + spec.block - 1) / spec.block, window_)),
-        count_(sinks_ + last / spec.block + 1 - window_) {}
+  CachedHead(const HeadRows& rows, KvLayer* cache, const KeyTiles& tiles, const CachedQueries& of,
+             const CachedScratch& scratch)
+      : rows_(rows),
+        cache_(*cache),
+        tiles_(tiles),
+        of_(of),
+        scratch_(scratch),
+        queries_(Queries()) {
+    for (int h = 0; h < of.heads; ++h) {
+      weights_[h] = NearWeight::Of(rows.spec, rows.Coefficients(of.first_head + h));
+    }
+  }
 
-  int64_t count() const { return count_; }
-  // The block at place `i`, counted from the first token of the sequence.
-  int64_t At(int64_t i) const { return i < sinks_ ? i : window_ + i - sinks_; }
-  // Tokens of the block at place `i` that are read.
-  int64_t Size(int64_t i) const {
-    return i < sinks_ ? std::min<int64_t>(spec_.block, spec_.sinks - i * spec_.block) : spec_.block;
+  // Computes the sums of the span at place `i`.
+  void Sum(int64_t i, const SpanSums& sums) const {
+    const int64_t span = of_.Span(tiles_, i), end = tiles_.FirstTile(span + 1);
+    V lanes[kCachedQueries];  // of the denominators
+    for (V& lane : lanes) lane = Zero();
+    std::fill_n(sums.tops, of_.rows(), softmax() ? std::numeric_limits<float>::lowest() : 0.0f);
+    std::fill_n(sums.values, of_.rows() * rows_.layout.padded_dim, 0.0f);
+    for (int64_t tile = tiles_.FirstTile(span); tile < end && tile <= of_.last; ++tile) {
+      if (tile >= of_.sinks && tile < of_.window) tile = of_.window;
+      if (tile < end) AddTile(tile, sums, lanes);
+    }
+    for (int m = 0; m < of_.rows(); ++m) sums.denominators[m] = ReduceAdd(lanes[m]);
+  }
+
+  // Adds the sums of a later span. Only softmax has more than one.
+  void Join(const SpanSums& later, const SpanSums& sums) const {
+    const int64_t dp = rows_.layout.padded_dim;
+    const V scale = Set1(weights_[0].scale);
+    alignas(64) float kept[kLanes], added[kLanes];
+    for (int first = 0; first < of_.rows(); first += kLanes) {
+      const V top = Load(sums.tops + first), later_top = Load(later.tops + first);
+      const V larger = Max(top, later_top);
+      const V keep = Exp(Mul(Sub(top, larger), scale)),
+              add = Exp(Mul(Sub(later_top, larger), scale));
+      Store(larger, sums.tops + first);
+      Store(Fma(Load(later.denominators + first), add, Mul(Load(sums.denominators + first), keep)),
+            sums.denominators + first);
+      Store(keep, kept);
+      Store(add, added);
+      for (int m = first; m < std::min(first + kLanes, of_.rows()); ++m) {
+        const V k = Set1(kept[m - first]), a = Set1(added[m - first]);
+        for (int64_t c = m * dp; c < (m + 1) * dp; c += kLanes) {
+          Store(Fma(Load(later.values + c), a, Mul(Load(sums.values + c), k)), sums.values + c);
+        }
+      }
+    }
+  }
+
+  void Write(const SpanSums& sums) const {
+    for (int m = 0; m < of_.rows(); ++m) {
+      WriteOutput(rows_, of_.row + m / of_.heads, of_.first_head + m % of_.heads,
+                  sums.values + m * rows_.layout.padded_dim, sums.denominators[m]);
+    }
   }
 
  private:
-  const AttentionSpec& spec_;
-  int64_t window_;  // the first block of the window
-  int64_t sinks_;   // blocks before it that hold sinks
-  int64_t count_;
-};
+  bool softmax() const { return rows_.spec.kind == AttentionKind::kSoftmax; }
 
-// One kv head.
-struct KvHead {
-  const HeadRows& rows;
-  KvLayer* cache;
-  const CachedScratch& scratch;
-
-  // scores_row: floats from the scores of a query to those of the next one.
-  NearBlock<float, float> Block(int64_t index, int64_t scores_row) const {
-    return {{cache->Keys(index, rows.head), rows.spec.near_dim()},
-            scores_row,
-            cache->Values(index, rows.head),
-            rows.layout.padded_dim};
-  }
-
-  // The queries of a tile, token by token: where they lie, or a copy if no stride reaches all.
-  QueryTile Queries(const CachedTile& tile) const {
-    const int dim = rows.spec.near_dim();
-    const float* first = rows.NearQuery(tile.row, tile.first_head);
-    if (tile.heads == 1) return {first, rows.near_query_stride(), tile.tokens, dim};
-    if (tile.tokens == 1) return {first, dim, tile.heads, dim};
-    const int64_t floats = int64_t{tile.heads} * dim;
-    for (int t = 0; t < tile.tokens; ++t) {
-      std::copy_n(first + t * rows.near_query_stride(), floats, scratch.queries + t * floats);
+  // The queries, token by token: where they lie, or a copy if no stride reaches all.
+  QueryTile Queries() const {
+    const int dim = rows_.spec.near_dim();
+    const float* first = rows_.NearQuery(of_.row, of_.first_head);
+    if (of_.heads == 1) return {first, rows_.near_query_stride(), of_.tokens, dim};
+    if (of_.tokens == 1) return {first, dim, of_.heads, dim};
+    const int64_t floats = int64_t{of_.heads} * dim;
+    for (int t = 0; t < of_.tokens; ++t) {
+      std::copy_n(first + t * rows_.near_query_stride(), floats, scratch_.queries + t * floats);
     }
-    return {scratch.queries, dim, tile.rows(), dim};
+    return {scratch_.queries, dim, of_.rows(), dim};
   }
 
-  // Calls fn(m, token, limit) for the rows of a tile. limit: how many tokens the row's token may attend to
-  // of a block of which `size` tokens are read and whose first one is `first` tokens before the tile's.
-  template <typename Fn>
-  static void ForRows(const CachedTile& tile, int64_t first, int64_t size, const Fn& fn) {
-    for (int t = 0, m = 0; t < tile.tokens; ++t) {
-      const int64_t limit = Limit(first, t, size);
-      for (int h = 0; h < tile.heads; ++h) fn(m++, tile.token + t, limit);
-    }
+  NearBlock<float, float> Block(int64_t tile) const {
+    const int64_t block = tiles_.Block(tile), first = tiles_.Panel(tile) * kKeyPanel;
+    const int dim = rows_.spec.near_dim();
+    return {{cache_.Keys(block, rows_.head) + KeyIndex(dim, 0, first), dim},
+            kKeyPanel,
+            cache_.Values(block, rows_.head) + first * rows_.layout.padded_dim,
+            rows_.layout.padded_dim};
   }
 
-  // What token `token` sees of block `index`, if the layer has a window.
-  WindowWeights Window(int64_t index, int64_t token) const {
-    const int64_t start = index * rows.spec.block;
-    return {rows.spec.sinks - start, rows.spec.FirstVisible(token) - start};
-  }
-
-  // The largest score that a token sees of the first `limit` ones of block `index`, or top.
-  float Largest(int64_t index, int64_t token, const float* scores, int64_t limit, float top) const {
-    if (rows.spec.window == 0) return LargestOf(scores, limit, top);
-    const WindowWeights window = Window(index, token);
+  // The largest score that a token sees of the first `limit` ones of a tile, or top.
+  float Largest(const WindowWeights& window, const float* scores, int64_t limit, float top) const {
+    if (rows_.spec.window == 0) return LargestOf(scores, limit, top);
     const int64_t sinks = std::clamp<int64_t>(window.sinks, 0, limit);
     const int64_t first = std::clamp<int64_t>(window.first, sinks, limit);
     return LargestOf(scores + first, limit - first, LargestOf(scores, sinks, top));
   }
 
-  void Run(const CachedTile& tile) const {
-    const AttentionSpec& spec = rows.spec;
-    const int64_t block = spec.block, padded = rows.layout.padded_block;
-    const CachedBlocks blocks(spec, tile.token, tile.token + tile.tokens - 1);
-    const bool softmax = spec.kind == AttentionKind::kSoftmax;
-    const bool keeps =
-        softmax && tile.rows() * blocks.count() * padded <= CachedScratch::kKeptScores;
-    const int64_t scores_row = keeps ? blocks.count() * padded : padded;
-    const QueryTile queries = Queries(tile);
-    // Computes the scores of a block and returns where they are.
-    const auto score = [&](int64_t i) {
-      float* scores = scratch.scores + (keeps ? i * padded : 0);
-      const int64_t index = blocks.At(i);
-      Scores(queries, Block(index, scores_row),
-             Limit(tile.token - index * block, tile.tokens - 1, blocks.Size(i)), scores);
-      return scores;
-    };
-    float tops[kQueryTile] = {};
-    if (softmax) {  // a maximum is exact in any order
-      std::fill_n(tops, tile.rows(), -std::numeric_limits<float>::infinity());
-      for (int64_t i = 0; i < blocks.count(); ++i) {
-        const int64_t index = blocks.At(i);
-        const float* scores = score(i);
-        ForRows(tile, tile.token - index * block, blocks.Size(i),
-                [&](int m, int64_t token, int64_t limit) {
-                  tops[m] = Largest(index, token, scores + m * scores_row, limit, tops[m]);
-                });
+  // Rescales the sums of a query for a larger score.
+  void Raise(float top, int m, const SpanSums& sums, V* lane) const {
+    if (!(top > sums.tops[m])) return;
+    const V factor = Exp(Mul(Set1(sums.tops[m] - top), Set1(weights_[0].scale)));
+    *lane = Mul(*lane, factor);
+    const int64_t dp = rows_.layout.padded_dim;
+    float* values = sums.values + m * dp;
+    for (int64_t c = 0; c < dp; c += kLanes) Store(Mul(Load(values + c), factor), values + c);
+    sums.tops[m] = top;
+  }
+
+  void AddTile(int64_t tile, const SpanSums& sums, V* lanes) const {
+    const AttentionSpec& spec = rows_.spec;
+    const int64_t start = tiles_.First(tile), first = of_.token - start;
+    // Of a tile before the window only sinks are read.
+    const int64_t size = tile < of_.window
+                             ? std::min<int64_t>(tiles_.Size(tile), spec.sinks - start)
+                             : tiles_.Size(tile);
+    const NearBlock<float, float> block = Block(tile);
+    Scores(queries_, block, Limit(first, of_.tokens - 1, size), scratch_.scores);
+    for (int t = 0, m = 0; t < of_.tokens; ++t) {
+      const int64_t limit = Limit(first, t, size);
+      const WindowWeights window{spec.sinks - start, spec.FirstVisible(of_.token + t) - start};
+      for (int h = 0; h < of_.heads; ++h, ++m) {
+        float* scores = scratch_.scores + m * kKeyPanel;
+        if (softmax()) Raise(Largest(window, scores, limit, sums.tops[m]), m, sums, &lanes[m]);
+        if (spec.window == 0) {
+          WeighRow(weights_[h], NoDecay(), sums.tops[m], limit, scores, &lanes[m]);
+        } else {
+          WeighRow(weights_[h], window, sums.tops[m], limit, scores, &lanes[m]);
+        }
       }
     }
-    V lanes[kQueryTile];
-    for (V& lane : lanes) lane = Zero();
-    NearWeight weights[kQueryTile];  // of each head
-    for (int h = 0; h < tile.heads; ++h) {
-      weights[h] = NearWeight::Of(spec, rows.Coefficients(tile.first_head + h));
-    }
-    std::fill_n(scratch.sums, tile.rows() * rows.layout.padded_dim, 0.0f);
-    for (int64_t i = 0; i < blocks.count(); ++i) {
-      const int64_t index = blocks.At(i), first = tile.token - index * block;
-      float* scores = keeps ? scratch.scores + i * padded : score(i);
-      ForRows(tile, first, blocks.Size(i), [&](int m, int64_t token, int64_t limit) {
-        const NearWeight& weight = weights[m % tile.heads];
-        float* row = scores + m * scores_row;
-        if (spec.window == 0) {
-          WeighRow(weight, NoDecay(), tops[m], limit, row, &lanes[m]);
-        } else {
-          WeighRow(weight, Window(index, token), tops[m], limit, row, &lanes[m]);
-        }
-      });
-      AddValues(tile.rows(), first, blocks.Size(i), scores, Block(index, scores_row),
-                static_cast<int>(rows.layout.padded_dim / kLanes), scratch.sums, tile.heads);
-    }
-    for (int m = 0; m < tile.rows(); ++m) {
-      WriteOutput(rows, tile.row + m / tile.heads, tile.first_head + m % tile.heads,
-                  scratch.sums + m * rows.layout.padded_dim, ReduceAdd(lanes[m]));
-    }
+    AddValues(of_.rows(), first, size, scratch_.scores, block,
+              static_cast<int>(rows_.layout.padded_dim / kLanes), sums.values, of_.heads);
   }
+
+  const HeadRows& rows_;
+  KvLayer& cache_;
+  const KeyTiles& tiles_;
+  const CachedQueries& of_;
+  const CachedScratch& scratch_;
+  const QueryTile queries_;
+  NearWeight weights_[kCachedQueries];  // of each head
 };
-
-// Stores the keys and values of a range of the rows of a segment after `position` tokens. The cache has
-// their blocks.
-static void AppendCached(const HeadRows& rows, KvLayer* cache, int64_t position,
-                         const Range& range) {
-  for (int64_t row = range.first; row < range.last;) {
-    const SegmentInBlock run = RowsInBlock(rows.spec, position, row, range.last);
-    const int64_t block = (position + row) / rows.spec.block;
-    AppendToBlock(rows, row, run.count, run.block_offset, cache->Keys(block, rows.head),
-                  /*far_keys=*/nullptr, cache->Values(block, rows.head));
-    row += run.count;
-  }
-}
-
-// How many of `tokens` tokens from `token` on, at least one, have windows that begin in the same block.
-static int64_t TokensAlike(const AttentionSpec& spec, int64_t token, int64_t tokens) {
-  if (spec.window == 0) return tokens;
-  const auto block = [&](int64_t t) { return spec.FirstVisible(t) / spec.block; };
-  int64_t alike = 1;
-  while (alike < tokens && block(token + alike) == block(token)) ++alike;
-  return alike;
-}
-
-// Computes the queries of a range of the rows of a segment after `position` tokens, in all heads of the
-// group. All keys and values are in the cache. memory: CachedFloats.
-static void CachedQueries(const HeadRows& rows, KvLayer* cache, int64_t position,
-                          const Range& range, float* memory) {
-  const CachedTiling tiling = CachedTiling::Of(rows.spec);
-  FloatParts parts{memory};
-  const CachedScratch scratch = CachedScratch::In(rows.spec, rows.layout, &parts);
-  const KvHead head{rows, cache, scratch};
-  const int group = rows.spec.query_group(), end = (rows.head + 1) * group;
-  for (int64_t row = range.first; row < range.last;) {
-    // A tile stays in one block, so that the block offsets of its rows depend on positions only, and so
-    // does the first block of their windows.
-    const SegmentInBlock run = RowsInBlock(rows.spec, position, row, range.last);
-    const int64_t token = position + row;
-    const int tokens = static_cast<int>(
-        TokensAlike(rows.spec, token, std::min<int64_t>(tiling.tokens, run.count)));
-    for (int first = rows.head * group; first < end; first += tiling.heads) {
-      head.Run({row, tokens, first, std::min(tiling.heads, end - first), token});
-    }
-    row += tokens;
-  }
-}

@@ -1,7 +1,7 @@
-// Attention of segments that are long for the number of threads: each head is divided too. Included
-// inside the region of isa_begin.h, after attention_update.h and attention_cached.h.
+// Recurrent kinds: segments that are long for the number of threads, whose heads are divided too. Included
+// inside the region of isa_begin.h, after attention_update.h.
 //
-// A recurrent kind goes from block to block, all heads of all long segments at once. For each block:
+// They go from block to block, all heads of all long segments at once. For each block:
 //   fold    ranges of features of S, with the block before it; nothing else writes S
 //   append  ranges of tokens; under kQ8 also ranges of the copy of S, whose scales need all of S
 //   query   ranges of the block's queries, which only read
@@ -36,7 +36,7 @@ class LongSegments {
     shared_floats_ = shared.size;
   }
 
-  // Computes all rows of the segments, of a recurrent kind.
+  // Computes all rows of the segments.
   void Run(int layer, std::span<const Segment> segments, const AttentionInput& input, float* out) {
     AddHeads(layer, segments, input, out);
     Prepare();
@@ -209,37 +209,3 @@ class LongSegments {
   std::vector<LongHead> heads_;
   std::vector<LongHead*> active_;  // the heads with rows left
 };
-
-// The same for KV kinds: all keys and values are stored first, then all queries only
-// read. The states have the blocks of all tokens.
-static void RunLongCached(Context* context, const AttentionSpec& spec, const HeadLayout& layout,
-                          int layer, std::span<const Segment> segments, const AttentionInput& input,
-                          float* out) {
-  const int kv_heads = spec.key_heads();
-  const int64_t heads = std::ssize(segments) * kv_heads;
-  int64_t longest = 0;
-  for (const Segment& segment : segments) longest = std::max<int64_t>(longest, segment.rows);
-  // Calls fn(rows, cache, segment, part, thread) for the parts of every head.
-  const auto for_parts = [&](int64_t unit, const auto& fn) {
-    const int64_t parts = context->Parts(heads, (longest + unit - 1) / unit);
-    context->pool().ParallelFor(heads * parts, [&](int64_t task, int thread) {
-      const Segment& segment = segments[task / parts / kv_heads];
-      const int head = static_cast<int>(task / parts % kv_heads);
-      const HeadRows rows{spec, layout,  input,          head, segment.first_row,
-                          out,  nullptr, TileUnit::kNone};
-      fn(rows, &CacheOf(segment, layer), segment, Part{task % parts, parts}, thread);
-    });
-  };
-  for_parts(kTokenUnit, [&](const HeadRows& rows, KvLayer* cache, const Segment& segment,
-                            const Part& part, int) {
-    const int64_t position = segment.state->position();
-    const Range tokens = part.Of({position, position + segment.rows}, kTokenUnit);
-    AppendCached(rows, cache, position, {tokens.first - position, tokens.last - position});
-  });
-  const int tile = CachedTiling::Of(spec).tokens;
-  for_parts(tile, [&](const HeadRows& rows, KvLayer* cache, const Segment& segment,
-                      const Part& part, int thread) {
-    float* memory = context->Scratch(thread, CachedFloats(spec, layout));
-    CachedQueries(rows, cache, segment.state->position(), part.Of({0, segment.rows}, tile), memory);
-  });
-}

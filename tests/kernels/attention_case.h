@@ -189,6 +189,25 @@ inline std::vector<AttentionSpec> WindowSpecs() {
   return specs;
 }
 
+// Softmax over caches of several spans (docs/numerics.md): spans that begin at the start of a block, within
+// it, and between panels of a block; windows whose first span has masked tokens, with sinks apart. A test
+// runs four blocks and some tokens more.
+inline std::vector<AttentionSpec> SpanSpecs() {
+  struct Shape {
+    int heads, kv_heads, head_dim, block, window, sinks;
+  };
+  constexpr Shape kShapes[] = {
+      {3, 1, 10, 256, 0, 0}, {2, 1, 16, 96, 0, 0}, {6, 3, 7, 128, 150, 5}, {2, 2, 6, 192, 300, 70}};
+  std::vector<AttentionSpec> specs;
+  for (const Shape& shape : kShapes) {
+    specs.push_back(MakeSpec(AttentionKind::kSoftmax, shape.heads, shape.head_dim, 0, shape.block));
+    specs.back().kv_heads = shape.kv_heads;
+    specs.back().window = shape.window;
+    specs.back().sinks = shape.sinks;
+  }
+  return specs;
+}
+
 // Models whose layers differ: in what they keep of the past, in blocks, in heads and in width.
 inline std::vector<Layers> Mixtures() {
   AttentionSpec full = MakeSpec(AttentionKind::kSoftmax, 4, 10, 0, 8);

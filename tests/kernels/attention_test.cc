@@ -146,6 +146,19 @@ TEST_P(AttentionTest, WindowsAreTheirDefinition) {
   }
 }
 
+// Scores of any size: the sums of spans are rescaled up to the whole range of the exponential.
+TEST_P(AttentionTest, SpansAreTheirDefinition) {
+  const auto backend = NewBackend(2);
+  Random random(11);
+  for (const AttentionSpec& spec : testing::SpanSpecs()) {
+    for (const double scale : {1.0, 12.0}) {
+      Sequence sequence = testing::RandomSequence(spec, 4 * spec.block + 13, &random);
+      for (float& x : sequence.layers[0].near_q) x *= static_cast<float>(scale);
+      ExpectDefinition(*backend, HasTiles(), spec, sequence);
+    }
+  }
+}
+
 // A window that reaches back to the first token is none, to the bit.
 TEST_P(AttentionTest, AWindowOfAllTokensIsNone) {
   const auto backend = NewBackend(2);

@@ -1,0 +1,228 @@
+// KV kinds: how a step's queries are divided among threads. Included inside the region of isa_begin.h,
+// after attention_cached.h.
+//
+// All keys and values are stored before queries read them. Queries are cut into tasks of equal cost, at the
+// ends of spans if too few queries are together: a few queries of long sequences make as many tasks as many
+// queries of short ones. The spans of queries that several tasks compute are joined in the end.
+
+// Stores the keys and values of a range of the rows of a segment after `position` tokens. The cache has
+// their blocks.
+static void AppendCached(const HeadRows& rows, KvLayer* cache, int64_t position,
+                         const Range& range) {
+  for (int64_t row = range.first; row < range.last;) {
+    const SegmentInBlock run = RowsInBlock(rows.spec, position, row, range.last);
+    const int64_t block = (position + row) / rows.spec.block;
+    AppendToBlock(rows, row, run.count, run.block_offset, cache->Keys(block, rows.head),
+                  /*far_keys=*/nullptr, cache->Values(block, rows.head));
+    row += run.count;
+  }
+}
+
+class CachedAttention {
+ public:
+  CachedAttention(Context* context, const AttentionSpec& spec, const HeadLayout& layout, int layer,
+                  std::span<const Segment> segments, const AttentionInput& input, float* out)
+      : context_(*context),
+        spec_(spec),
+        layout_(layout),
+        layer_(layer),
+        segments_(segments),
+        input_(input),
+        out_(out),
+        tiles_(spec) {
+    FloatParts scratch{nullptr}, sums{nullptr};
+    CachedScratch::In(spec, layout, &scratch);
+    SpanSums::In(layout, &sums);
+    scratch_floats_ = scratch.size;
+    sums_floats_ = sums.size;
+  }
+
+  void Run() {
+    AddQueries();
+    if (queries_.empty()) return;
+    Append();
+    const std::vector<Place> ends = Divide();
+    PrepareJoins(ends);
+    context_.pool().ParallelFor(std::ssize(ends), [&](int64_t task, int thread) {
+      RunTask(task == 0 ? Place{0, 0} : ends[task - 1], ends[task], Scratch(thread));
+    });
+    JoinDivided();
+  }
+
+ private:
+  // The span at place `span` of some queries. At the end of queries: the first one of the next.
+  struct Place {
+    int64_t queries, span;
+  };
+
+  HeadRows Rows(const Segment& segment, int kv_head) const {
+    return {spec_, layout_, input_, kv_head, segment.first_row, out_, nullptr, TileUnit::kNone};
+  }
+
+  CachedScratch Scratch(int thread) {
+    FloatParts parts{context_.Scratch(thread, scratch_floats_)};
+    return CachedScratch::In(spec_, layout_, &parts);
+  }
+
+  // How many tokens from `token` on, at least one and at most `tokens`, are in one tile, and the first
+  // ones of their windows in one.
+  int TokensAlike(int64_t token, int64_t tokens) const {
+    const int64_t tile = tiles_.Of(token), window = tiles_.Of(spec_.FirstVisible(token));
+    tokens = std::min(tokens, tiles_.First(tile) + tiles_.Size(tile) - token);
+    int alike = 1;
+    while (alike < tokens && tiles_.Of(spec_.FirstVisible(token + alike)) == window) ++alike;
+    return alike;
+  }
+
+  void AddQueries() {
+    const CachedTiling tiling = CachedTiling::Of(spec_);
+    const int group = spec_.query_group();
+    for (const Segment& segment : segments_) {
+      const int64_t position = segment.state->position();
+      for (int kv_head = 0; kv_head < spec_.key_heads(); ++kv_head) {
+        for (int64_t row = 0; row < segment.rows;) {
+          const int64_t token = position + row;
+          const int tokens =
+              TokensAlike(token, std::min<int64_t>(tiling.tokens, segment.rows - row));
+          const int end = (kv_head + 1) * group;
+          for (int head = kv_head * group; head < end; head += tiling.heads) {
+            queries_.push_back({&segment, kv_head, row, tokens, head,
+                                std::min(tiling.heads, end - head), token, 0, 0, 0, 0, 0});
+            queries_.back().FindTiles(spec_, tiles_);
+          }
+          row += tokens;
+        }
+      }
+    }
+  }
+
+  // Whether all queries of a segment, of each kv head, are computed together. Then the task of their last
+  // span stores their keys and values, which no other span reads.
+  bool Together(const CachedQueries& of) const {
+    return of.tokens == of.segment->rows && of.heads == spec_.query_group();
+  }
+
+  // Stores the keys and values of the segments whose queries are apart.
+  void Append() {
+    std::vector<const Segment*> apart;
+    int64_t longest = 0;
+    for (const CachedQueries& of : queries_) {
+      if (Together(of) || (!apart.empty() && apart.back() == of.segment)) continue;
+      apart.push_back(of.segment);
+      longest = std::max<int64_t>(longest, of.segment->rows);
+    }
+    if (apart.empty()) return;
+    const int kv_heads = spec_.key_heads();
+    const int64_t heads = std::ssize(apart) * kv_heads;
+    const int64_t parts = context_.Parts(heads, (longest + kTokenUnit - 1) / kTokenUnit);
+    context_.pool().ParallelFor(heads * parts, [&](int64_t task, int) {
+      const Segment& segment = *apart[task / parts / kv_heads];
+      const int64_t position = segment.state->position();
+      const Range tokens =
+          Part{task % parts, parts}.Of({position, position + segment.rows}, kTokenUnit);
+      AppendCached(Rows(segment, static_cast<int>(task / parts % kv_heads)),
+                   &CacheOf(segment, layer_), position,
+                   {tokens.first - position, tokens.last - position});
+    });
+  }
+
+  // Of a span of queries: its keys and values are read once.
+  static int64_t Cost(const CachedQueries& of) { return 8 + of.rows(); }
+
+  // The ends of tasks. Queries that are less than half a task stay whole.
+  std::vector<Place> Divide() const {
+    int64_t total = 0;
+    for (const CachedQueries& of : queries_) total += of.spans * Cost(of);
+    const int64_t tasks = context_.threads() == 1 ? 1 : 4 * int64_t{context_.threads()};
+    const int64_t share = (total + tasks - 1) / tasks;
+    std::vector<Place> ends;
+    int64_t done = 0, next = share;
+    for (int64_t i = 0; i < std::ssize(queries_); ++i) {
+      const CachedQueries& of = queries_[i];
+      const bool whole = 2 * of.spans * Cost(of) < share;
+      for (int64_t span = 1; span <= of.spans; ++span) {
+        done += Cost(of);
+        if (done < next || (whole && span < of.spans)) continue;
+        ends.push_back(span < of.spans ? Place{i, span} : Place{i + 1, 0});
+        next = (done / share + 1) * share;
+      }
+    }
+    const Place last{std::ssize(queries_), 0};
+    if (ends.empty() || ends.back().queries < last.queries) ends.push_back(last);
+    return ends;
+  }
+
+  // Gives memory to the spans of queries that several tasks compute.
+  void PrepareJoins(const std::vector<Place>& ends) {
+    int64_t spans = 0;
+    for (const Place& end : ends) {
+      if (end.span == 0 || (!divided_.empty() && divided_.back().queries == end.queries)) continue;
+      divided_.push_back({end.queries, spans});
+      spans += queries_[end.queries].spans;
+    }
+    const int64_t bytes = spans * sums_floats_ * static_cast<int64_t>(sizeof(float));
+    shared_ = spans == 0 ? nullptr : reinterpret_cast<float*>(context_.Shared(bytes));
+  }
+
+  // Where a span of queries that several tasks compute has its sums. first: as in `divided_`.
+  SpanSums SharedSums(int64_t first, int64_t span) const {
+    FloatParts parts{shared_ + (first + span) * sums_floats_};
+    return SpanSums::In(layout_, &parts);
+  }
+
+  void RunTask(const Place& first, const Place& last, const CachedScratch& scratch) const {
+    for (int64_t i = first.queries; i < last.queries + (last.span > 0 ? 1 : 0); ++i) {
+      const CachedQueries& of = queries_[i];
+      const Range spans{i == first.queries ? first.span : 0,
+                        i == last.queries ? last.span : of.spans};
+      const HeadRows rows = Rows(*of.segment, of.kv_head);
+      KvLayer& cache = CacheOf(*of.segment, layer_);
+      if (spans.last == of.spans && Together(of)) {
+        AppendCached(rows, &cache, of.token, {0, of.tokens});
+      }
+      const CachedHead head(rows, &cache, tiles_, of, scratch);
+      if (spans.size() < of.spans) {
+        const auto divided =
+            std::ranges::lower_bound(divided_, i, {}, [](const Place& p) { return p.queries; });
+        for (int64_t span = spans.first; span < spans.last; ++span) {
+          head.Sum(span, SharedSums(divided->span, span));
+        }
+        continue;
+      }
+      head.Sum(0, scratch.total);
+      for (int64_t span = 1; span < of.spans; ++span) {
+        head.Sum(span, scratch.span);
+        head.Join(scratch.span, scratch.total);
+      }
+      head.Write(scratch.total);
+    }
+  }
+
+  void JoinDivided() {
+    if (divided_.empty()) return;
+    const CachedScratch scratch = Scratch(0);
+    for (const Place& divided : divided_) {
+      const CachedQueries& of = queries_[divided.queries];
+      const HeadRows rows = Rows(*of.segment, of.kv_head);
+      const CachedHead head(rows, &CacheOf(*of.segment, layer_), tiles_, of, scratch);
+      const SpanSums total = SharedSums(divided.span, 0);
+      for (int64_t span = 1; span < of.spans; ++span) {
+        head.Join(SharedSums(divided.span, span), total);
+      }
+      head.Write(total);
+    }
+  }
+
+  Context& context_;
+  const AttentionSpec& spec_;
+  const HeadLayout& layout_;
+  const int layer_;
+  const std::span<const Segment> segments_;
+  const AttentionInput& input_;
+  float* const out_;
+  const KeyTiles tiles_;
+  int64_t scratch_floats_ = 0, sums_floats_ = 0;
+  std::vector<CachedQueries> queries_;
+  std::vector<Place> divided_;  // span: the spans of those before
+  float* shared_ = nullptr;
+};
