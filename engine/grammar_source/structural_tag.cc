@@ -10,6 +10,7 @@
 #include "engine/grammar_source/ebnf.h"
 #include "engine/grammar_source/json_value.h"
 #include "engine/grammar_source/pattern.h"
+#include "engine/grammar_source/pattern_grammar.h"
 #include "engine/grammar_source/schema_grammar.h"
 
 namespace polysketch {
@@ -45,6 +46,7 @@ class TagGrammar {
       return Ebnf::Literal(*value);
     }
     if (*type == "json_schema") return OfSchema(format, path);
+    if (*type == "regex") return OfRegex(format, path);
     if (*type == "sequence" || *type == "or") {
       PS_RETURN_IF_ERROR(CheckMembers(format, path, {"type", "elements"}));
       PS_ASSIGN_OR_RETURN(std::vector<Ebnf> parts, Formats(format, path, "elements"));
@@ -54,7 +56,7 @@ class TagGrammar {
     if (*type == "tags_with_separator") return OfSeparated(format, path);
     if (*type == "triggered_tags") return OfTriggered(format, path);
     return InvalidArgument(path,
-                           "/type: expected const_string, json_schema, sequence, or, tag, "
+                           "/type: expected const_string, json_schema, regex, sequence, or, tag, "
                            "tags_with_separator or triggered_tags, found \"",
                            *type, "\"");
   }
@@ -78,6 +80,16 @@ class TagGrammar {
     return AddSchema(std::move(any), compact_, &rules_);
   }
 
+  Result<Ebnf> OfRegex(const JsonValue& format, const std::string& path) {
+    PS_RETURN_IF_ERROR(CheckMembers(format, path, {"type", "pattern"}));
+    PS_ASSIGN_OR_RETURN(const std::string* const text, Text(format, path, "pattern"));
+    const Result<Pattern> pattern = ParsePattern(*text);
+    const Result<Ebnf> regex = pattern.ok() ? PatternToEbnf(*pattern, {.whole = true}, &rules_)
+                                            : Result<Ebnf>(pattern.status());
+    if (regex.ok()) return regex;
+    return InvalidArgument(path, "/pattern: ", regex.status().message());
+  }
+
   // The tag without the first `skipped` bytes of what begins it.
   Result<Ebnf> OfTag(const JsonValue& tag, const std::string& path, size_t skipped) {
     PS_RETURN_IF_ERROR(CheckMembers(tag, path, {"type", "begin", "content", "end"}));
@@ -85,9 +97,15 @@ class TagGrammar {
     PS_ASSIGN_OR_RETURN(const std::string* const end, Text(tag, path, "end"));
     PS_ASSIGN_OR_RETURN(const JsonValue* const content,
                         Member(tag, path, "content", Type::kObject));
+    const Ebnf before = Ebnf::Literal(std::string_view(*begin).substr(skipped));
+    const JsonValue* const type = content->Find("type");
+    if (type != nullptr && type->text == "any_text") {
+      PS_RETURN_IF_ERROR(CheckMembers(*content, path + "/content", {"type"}));
+      PS_ASSIGN_OR_RETURN(const Ebnf until, TextUntil(*end, Ebnf(), false, path + "/end"));
+      return Ebnf::Sequence({before, until});
+    }
     PS_ASSIGN_OR_RETURN(const Ebnf inside, OfFormat(*content, path + "/content"));
-    return Ebnf::Sequence(
-        {Ebnf::Literal(std::string_view(*begin).substr(skipped)), inside, Ebnf::Literal(*end)});
+    return Ebnf::Sequence({before, inside, Ebnf::Literal(*end)});
   }
 
   // One of the tags.
@@ -119,8 +137,7 @@ class TagGrammar {
     return at_least_one ? tags : Ebnf::Repeat(tags, 0, 1);
   }
 
-  // Text without the trigger, and tags where it is: a state of the rules for each number of its characters
-  // that the text ends with.
+  // Text without the trigger, and tags where it is.
   Result<Ebnf> OfTriggered(const JsonValue& format, const std::string& path) {
     PS_RETURN_IF_ERROR(CheckMembers(
         format, path, {"type", "triggers", "tags", "at_least_one", "stop_after_first"}));
@@ -133,11 +150,6 @@ class TagGrammar {
     if (triggers->items.size() != 1 || !triggers->items[0].Is(Type::kString))
       return InvalidArgument(path, "/triggers: expected one text, found another value");
     const std::string& bytes = triggers->items[0].text;
-    const std::u32string trigger = ToCodePoints(bytes);
-    if (trigger.empty() || trigger.size() > kMaxTriggerCharacters) {
-      return InvalidArgument(path, "/triggers/0: expected 1 to ", kMaxTriggerCharacters,
-                             " characters, found ", trigger.size());
-    }
     const JsonValue* const tags = format.Find("tags");
     for (const JsonValue& tag : tags == nullptr ? std::vector<JsonValue>() : tags->items) {
       const JsonValue* const begin = tag.Find("begin");
@@ -145,20 +157,33 @@ class TagGrammar {
         return InvalidArgument(path, "/tags: expected each to begin with the trigger");
     }
     PS_ASSIGN_OR_RETURN(const Ebnf tag, OneOf(format, path, bytes.size()));
+    return TextUntil(bytes, tag, /*free=*/true, path + "/triggers/0", !stop_after_first);
+  }
 
+  // Text to the first place of `mark`, the mark, and `after`: a state of the rules for each number of its
+  // characters that the text ends with. `free`: the text may end without the mark. `again`: more such text may
+  // follow.
+  Result<Ebnf> TextUntil(const std::string& mark, const Ebnf& after, bool free,
+                         const std::string& path, bool again = false) {
+    const std::u32string trigger = ToCodePoints(mark);
+    if (trigger.empty() || trigger.size() > kMaxTriggerCharacters) {
+      return InvalidArgument(path, ": expected 1 to ", kMaxTriggerCharacters, " characters, found ",
+                             trigger.size());
+    }
     std::vector<std::string> states;
     for (size_t i = 0; i < trigger.size(); ++i) states.push_back(rules_.Declare());
     const auto state = [&](size_t i) { return Ebnf::Rule(states[i]); };
-    const Ebnf after = stop_after_first ? tag : Ebnf::Sequence({tag, state(0)});
+    const Ebnf end = again ? Ebnf::Sequence({after, state(0)}) : after;
     for (size_t i = 0; i < trigger.size(); ++i) {
       CodePoints others = CodePoints::All();
-      std::vector<Ebnf> choices = {Ebnf()};
+      std::vector<Ebnf> choices;
+      if (free) choices.emplace_back();
       for (const char32_t c : CharactersOf(trigger)) {
         const size_t next = NextMatch(trigger, i, c);
         if (next == 0) continue;
         others = others - CodePoints{{c, c}};
         choices.push_back(
-            Ebnf::Sequence({Ebnf::Class({{c, c}}), next == trigger.size() ? after : state(next)}));
+            Ebnf::Sequence({Ebnf::Class({{c, c}}), next == trigger.size() ? end : state(next)}));
       }
       // A row of them is one step, not a recursion for each.
       if (i == 0) {

@@ -35,18 +35,21 @@ Json UsageJson(const v1::Usage& usage) {
   return UsageJson(usage.prompt_tokens(), usage.cached_tokens(), usage.completion_tokens());
 }
 
-// A block of the content: text, or a call of a tool.
+// A block of the content.
 struct Block {
-  std::string call_id = {};  // empty: text
-  std::string name = {};     // of the tool
-  std::string text = {};     // of a whole message; arguments of the call
-
-  bool call() const { return !call_id.empty(); }
+  enum class Kind { kText, kThinking, kCall };
+  Kind kind = Kind::kText;
+  std::string call_id = {};
+  std::string name = {};  // of the tool
+  std::string text = {};  // of a whole message; arguments of the call
 };
+using Kind = Block::Kind;
 
 // The block as it begins, without what follows in deltas.
 Json BlockJson(const Block& block) {
-  if (!block.call()) return {{"type", "text"}, {"text", ""}};
+  if (block.kind == Kind::kText) return {{"type", "text"}, {"text", ""}};
+  if (block.kind == Kind::kThinking)
+    return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
   return {
       {"type", "tool_use"}, {"id", block.call_id}, {"name", block.name}, {"input", Json::object()}};
 }
@@ -129,18 +132,23 @@ class MessagesForm final : public AnswerForm {
 
   static std::string WholeBlock(const Block& block) {
     Json json = BlockJson(block);
-    if (!block.call()) {
-      json["text"] = block.text;
+    if (block.kind != Kind::kCall) {
+      json[block.kind == Kind::kText ? "text" : "thinking"] = block.text;
       return JsonText(json);
     }
     json["input"] = Json::array();
     return WithMember(json, "input", block.text);
   }
 
-  // Takes the text of the choice. Returns the events of a stream.
+  // Takes what the choice has. Returns the events of a stream.
   std::string Take(AnswerChoice* choice) {
+    const std::string thoughts = TakeText(Kind::kThinking, std::exchange(choice->reasoning, ""));
+    return thoughts + TakeAnswer(choice);
+  }
+
+  std::string TakeAnswer(AnswerChoice* choice) {
     const std::string text = std::exchange(choice->text, "");
-    if (parser_ == nullptr) return TakeText(text);
+    if (parser_ == nullptr) return TakeText(Kind::kText, text);
     ToolEvents parts;
     parser_->Append(text, &parts);
     if (!choice->finish_reason.empty()) parser_->Finish(&parts);
@@ -148,11 +156,12 @@ class MessagesForm final : public AnswerForm {
     for (const ToolEvent& part : parts) {
       switch (part.kind) {
         case ToolEvent::Kind::kText:
-          events += TakeText(part.text);
+          events += TakeText(Kind::kText, part.text);
           break;
         case ToolEvent::Kind::kCall:
-          events += BeginBlock(
-              {.call_id = NewCallId(tools_->form, "toolu_"), .name = part.text, .text = ""});
+          events += BeginBlock({.kind = Kind::kCall,
+                                .call_id = NewCallId(tools_->form, "toolu_"),
+                                .name = part.text});
           break;
         case ToolEvent::Kind::kArguments:
           events += Grow({{"type", "input_json_delta"}, {"partial_json", part.text}}, part.text);
@@ -169,19 +178,22 @@ class MessagesForm final : public AnswerForm {
     return events;
   }
 
-  std::string TakeText(const std::string& text) {
+  // Text, or what the model thinks.
+  std::string TakeText(Kind kind, const std::string& text) {
     if (text.empty()) return "";
     std::string events;
-    if (!open_ || blocks_.back().call()) events = BeginBlock({});
-    return events += Grow({{"type", "text_delta"}, {"text", text}}, text);
+    if (!open_ || blocks_.back().kind != kind) events = BeginBlock({.kind = kind});
+    const Json delta = kind == Kind::kText ? Json{{"type", "text_delta"}, {"text", text}}
+                                           : Json{{"type", "thinking_delta"}, {"thinking", text}};
+    return events += Grow(delta, text);
   }
 
   // A stream has the call already: one that the end of the output `cut` ends there.
   std::string BreakCall(const std::string& text, bool cut) {
-    if (streams_) return cut ? EndBlock() : EndBlock() + TakeText(text);
+    if (streams_) return cut ? EndBlock() : EndBlock() + TakeText(Kind::kText, text);
     blocks_.pop_back();
-    open_ = !blocks_.empty() && !blocks_.back().call();  // text goes on
-    return TakeText(text);
+    open_ = !blocks_.empty() && blocks_.back().kind == Kind::kText;  // it goes on
+    return TakeText(Kind::kText, text);
   }
 
   std::string BeginBlock(Block block) {

@@ -132,9 +132,8 @@ class Conversation {
     } else if (type == "tool_result" && role == "user") {
       PS_RETURN_IF_ERROR(AddResult(&block, field));
     } else if ((type == "thinking" || type == "redacted_thinking") && role == "assistant") {
-      // Templates leave out what was thought in earlier turns.
-      for (const char* const name : {"thinking", "signature", "data"}) block.String(name);
-      Last(role);
+      for (const char* const name : {"signature", "data"}) block.String(name);
+      Last(role)->reasoning += block.String("thinking").value_or("");
     } else {
       const std::string_view also = role == "assistant" ? ", thinking or tool_use"
                                     : role == "user"    ? " or tool_result"
@@ -265,10 +264,19 @@ ToolUse ReadMessagesTools(JsonFields* fields) {
   return use;
 }
 
-// A model that does not think answers as without the field.
-void ReadThinking(JsonFields* fields) {
+// Without the field the model does not think, if its template has a choice. A model that does not think answers
+// as without it.
+ReasoningUse ReadThinking(JsonFields* fields, bool reasons, ChatOptions* options) {
+  ReasoningUse use;
+  const auto set = [&](bool thinks) {
+    use.include = thinks;
+    ordered_json& variables = options->variables;
+    if (variables.is_null()) variables = ordered_json::object();
+    if (!variables.contains("enable_thinking")) variables["enable_thinking"] = thinks;
+    return use;
+  };
   const json* const object = fields->Object("thinking");
-  if (object == nullptr) return;
+  if (object == nullptr) return set(false);
   JsonFields thinking(*object, "thinking.");
   const std::string type = thinking.String("type").value_or("");
   constexpr std::string_view kTypes[] = {"disabled", "enabled", "adaptive", "between_tools"};
@@ -278,7 +286,8 @@ void ReadThinking(JsonFields* fields) {
   thinking.Integer("budget_tokens", 0, kMaxInt32);
   thinking.Any("display");
   fields->Merge(thinking.Finish());
-  if (type != "disabled") fields->Ignore({"thinking"});
+  if (type != "disabled" && !reasons) fields->Ignore({"thinking"});
+  return set(type != "disabled");
 }
 
 }  // namespace
@@ -311,7 +320,6 @@ Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
   ReadOutputConfig(&fields, &request);
   if (const auto limit = fields.Integer("max_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));
-  ReadThinking(&fields);
   AcceptCacheControl(&fields);
   Refuse(&fields, {"container", "mcp_servers"}, "the server runs no tools");
   Refuse(&fields, {"context_management"}, "the server removes nothing from a conversation");
@@ -319,6 +327,7 @@ Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
   ChatOptions options;
   options.hold = std::move(hold);
   ReadTemplateVariables(&fields, &options);
+  const ReasoningUse reasoning = ReadThinking(&fields, model.reasoning.has_value(), &options);
   ToolUse tools = ReadMessagesTools(&fields);
   const json* const system = fields.Any("system");
   const json* const messages = fields.Any("messages");
@@ -339,7 +348,7 @@ Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
     options.continue_final_message = true;
     options.add_generation_prompt = false;
   }
-  PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), model, &job));
+  PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), reasoning, model, &job));
   return job;
 }
 

@@ -34,6 +34,10 @@ constexpr Flag kFlags[] = {
     {"tool-format", kChoice, "auto|hermes|llama3_json|mistral|pythonic|json", &C::tool_format, 0, 0,
      "form in which the model writes calls of tools (docs/openai-api.md). auto: the form that the "
      "chat template declares."},
+    {"reasoning-format", kChoice, "auto|none|deepseek", &C::reasoning_format, 0, 0,
+     "form of the reasoning before an answer, which responses have apart from it "
+     "(docs/openai-api.md). auto: the marks that the chat template has. deepseek: <think> and "
+     "</think>. none: reasoning is a part of the answer."},
     {"generation-config", kChoice, "auto|none", &C::generation_config, 0, 0,
      "sampling parameters of requests that do not set them. auto: those of generation_config.json "
      "of "

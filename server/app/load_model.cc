@@ -416,6 +416,13 @@ std::optional<ToolForm> FormOfTools(const ServerConfig& config, const LoadedMode
   return DetectToolForm(loaded.chat_template->source());
 }
 
+std::optional<ReasoningMarks> MarksOfReasoning(const ServerConfig& config,
+                                               const LoadedModel& loaded) {
+  if (config.reasoning_format == "none" || loaded.chat_template == nullptr) return std::nullopt;
+  if (config.reasoning_format == "deepseek") return kThinkMarks;
+  return DetectReasoning(loaded.chat_template->source());
+}
+
 ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
   return {.engine = loaded.engine.get(),
           .sessions = loaded.sessions.get(),
@@ -424,6 +431,7 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
           .no_chat_template = loaded.no_chat_template,
           .tool_form = FormOfTools(config, loaded),
           .tool_form_named = config.tool_format != "auto",
+          .reasoning = MarksOfReasoning(config, loaded),
           .folder = loaded.folder,
           .architecture = loaded.model->spec().architecture,
           .model_type = loaded.model->spec().model_type,

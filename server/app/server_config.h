@@ -17,6 +17,7 @@ struct ServerConfig {
   std::string model_root;
   std::string chat_template;
   std::string tool_format = "auto";
+  std::string reasoning_format = "auto";
   std::string generation_config = "auto";
   bool verify = false;
   std::string listen = "127.0.0.1:50051";

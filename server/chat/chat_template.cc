@@ -150,6 +150,8 @@ Result<Value> MessagesValue(const std::vector<ChatMessage>& messages) {
     if (!message.tool_call_id.empty())
       dict.Set("tool_call_id", Value::MessageString(message.tool_call_id));
     // Templates ask whether the key is there.
+    if (!message.reasoning.empty())
+      dict.Set("reasoning_content", Value::MessageString(message.reasoning));
     if (calls) {
       PS_ASSIGN_OR_RETURN(Value list_of_calls, Value::FromJson(message.tool_calls));
       dict.Set("tool_calls", std::move(list_of_calls));

@@ -26,6 +26,7 @@ struct ChatMessage {
   // "arguments": {...}}}, or null. `content` is then none to the template if it is empty.
   nlohmann::ordered_json tool_calls = nullptr;
   std::string tool_call_id = {};  // of a tool's message: the call that it answers; empty: none
+  std::string reasoning = {};     // of an assistant's message, before the answer; empty: none
 };
 
 struct ChatOptions {

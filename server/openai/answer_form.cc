@@ -38,12 +38,15 @@ void AddStopReason(const AnswerChoice& choice, Json* json) {
 }
 
 // {"prompt_tokens", "completion_tokens", ...}.
-Json UsageJson(const v1::Usage& usage) {
+Json UsageJson(const Answer& answer) {
+  const v1::Usage& usage = answer.usage;
   Json json;
   json["prompt_tokens"] = usage.prompt_tokens();
   json["completion_tokens"] = usage.completion_tokens();
   json["total_tokens"] = usage.prompt_tokens() + usage.completion_tokens();
   json["prompt_tokens_details"] = {{"cached_tokens", usage.cached_tokens()}};
+  if (const auto reasoning = answer.ReasoningTokens())
+    json["completion_tokens_details"] = {{"reasoning_tokens", *reasoning}};
   return json;
 }
 
@@ -70,7 +73,7 @@ class ChoicesForm : public AnswerForm {
     choices += ']';
     answer->echoes.clear();
     Json body = Envelope(header_, /*stream=*/false);
-    body["usage"] = UsageJson(answer->usage);
+    body["usage"] = UsageJson(*answer);
     AddServerFields(*answer, &body);
     return WithMember(body, "choices", choices);
   }
@@ -89,7 +92,7 @@ class ChoicesForm : public AnswerForm {
   std::string End(const Answer& answer) final {
     if (!options_.include_usage) return kDone;
     Json event = Envelope(header_, /*stream=*/true);
-    event["usage"] = UsageJson(answer.usage);
+    event["usage"] = UsageJson(answer);
     return SseEvent(JsonText(event)) + kDone;
   }
 
@@ -207,6 +210,8 @@ class ChatForm final : public ChoicesForm {
     message["role"] = "assistant";
     message["content"] = calls.empty() || !content.empty() ? Json(std::move(content)) : Json();
     message["refusal"] = nullptr;
+    if (!choice->reasoning.empty())
+      message["reasoning_content"] = std::exchange(choice->reasoning, {});
     if (!calls.empty()) {
       message["tool_calls"] = std::move(calls);
       EndWithCalls(choice);
@@ -223,11 +228,13 @@ class ChatForm final : public ChoicesForm {
     if (options().tools) text = ReadCalls(text, choice, &stream, &calls);
     Json delta = Json::object();
     if (!stream.began) delta["role"] = "assistant";
+    if (!choice->reasoning.empty())
+      delta["reasoning_content"] = std::exchange(choice->reasoning, {});
     if (!stream.began || !text.empty()) delta["content"] = std::move(text);
     if (!calls.empty()) delta["tool_calls"] = std::move(calls);
     stream.began = true;
     if (delta.empty() && choice->finish_reason.empty() && !choice->logprobs.has_value() &&
-        options().tools)
+        (options().tools || options().reasoning))
       return "";
     return ChoiceJson(index, "delta", std::move(delta), choice);
   }
@@ -296,6 +303,14 @@ std::string AnswerForm::Begin(const Answer& /*answer*/) { return ""; }
 
 std::string AnswerForm::Silence() const {
   return ": the request waits or its prompt is processed\n\n";
+}
+
+std::optional<int64_t> Answer::ReasoningTokens() const {
+  std::optional<int64_t> tokens;
+  for (const AnswerChoice& choice : choices) {
+    if (choice.reader.has_value()) tokens = tokens.value_or(0) + choice.reasoning_tokens;
+  }
+  return tokens;
 }
 
 std::string AnswerForm::Failure(const Status& status) {

@@ -26,6 +26,7 @@ struct EchoedPrompt {
 // What has come of one choice. The form takes what it sends: echo, text and log-probabilities.
 struct AnswerChoice {
   const EchoedPrompt* echo = nullptr;  // that is due; shared by the choices of a prompt
+  std::string reasoning;               // comes before the text
   std::string text;
   std::optional<Logprobs> logprobs;  // those that come become part of `grown` at once
   GrowingObject grown;               // log-probabilities
@@ -33,7 +34,9 @@ struct AnswerChoice {
   std::string matched_stop;
   std::optional<int32_t> stop_token;  // of v1::Finish
   int32_t last_token = -1;
-  int64_t tokens = 0;  // generated
+  int64_t tokens = 0;                     // generated
+  std::optional<ReasoningReader> reader;  // that divides reasoning and text; nullopt: all is text
+  int64_t reasoning_tokens = 0;
 };
 
 struct Answer {
@@ -43,6 +46,9 @@ struct Answer {
   v1::Usage usage;
   std::optional<v1::Session> session;
   std::string resume_token;
+
+  // Of the tokens of all choices; nullopt if reasoning is not told from the answer.
+  std::optional<int64_t> ReasoningTokens() const;
 };
 
 // What each response says of itself.

@@ -26,7 +26,7 @@ Result<std::string> ContentText(const json& content, const std::string& field,
     JsonFields part(content[i], name + ".");
     const std::string type = part.String("type").value_or("");
     const auto value = part.String("text");
-    part.Ignore({"annotations", "logprobs"});
+    part.Ignore({"annotations", "logprobs", "cache_control"});
     if (std::find(text_types.begin(), text_types.end(), type) == text_types.end()) {
       return InvalidArgument(name, ".type: expected ", *text_types.begin(), ", found \"", type,
                              "\": the model reads text only");
@@ -95,11 +95,16 @@ Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
     fields.Merge(list.status());
     if (list.ok()) message.tool_calls = *std::move(list);
   } else {
+    if (tools && message.role == "assistant") {
+      // The name of DeepSeek, and of later versions of vLLM.
+      for (const char* const name : {"reasoning_content", "reasoning"})
+        if (const auto text = fields.String(name)) message.reasoning = *text;
+    }
     Refuse(&fields, {"tool_calls"}, "messages of the assistant in chat completions have calls");
   }
   Refuse(&fields, {"tool_call_id"}, "messages of tools in chat completions answer calls");
   Refuse(&fields, {"function_call", "audio"}, "the server reads text and tool_calls only");
-  fields.Ignore({"refusal", "annotations", "type", "id", "status", "phase"});
+  fields.Ignore({"refusal", "annotations", "type", "id", "status", "phase", "cache_control"});
   if (const json* content = fields.Any("content")) {
     Result<std::string> text = ContentText(*content, field + ".content", text_types);
     fields.Merge(text.status());
@@ -151,12 +156,13 @@ void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request
 }
 
 Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, ToolUse tools,
-               const ServedModel& model, CompletionJob* job) {
+               const ReasoningUse& reasoning, const ServedModel& model, CompletionJob* job) {
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   options.tools = std::move(tools.list);
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(messages, options));
   SetChatPrompt(ids, &job->common);
-  return BindTools(tools, model, job);
+  PS_RETURN_IF_ERROR(BindTools(tools, model, job));
+  return BindReasoning(reasoning, model, job);
 }
 
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why) {
@@ -187,13 +193,14 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
   job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));
   request.set_n(job.options.choices);
   ToolUse tools = ReadTools(&fields);
-  fields.Ignore({"metadata", "store", "reasoning_effort", "verbosity"});
+  const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/false, &options);
+  fields.Ignore({"metadata", "store", "verbosity"});
   const json* messages = fields.Any("messages");
   if (messages == nullptr) fields.Fail("messages", "expected an array of messages, found none");
   PS_RETURN_IF_ERROR(fields.Finish());
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list,
                       ToChatMessages(*messages, "messages", {"text"}, /*tools=*/true));
-  PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), model, &job));
+  PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), reasoning, model, &job));
   return job;
 }
 

@@ -11,6 +11,7 @@
 #include "server/chat/chat_template.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/json_fields.h"
+#include "server/openai/reasoning.h"
 #include "server/openai/tools.h"
 #include "server/rpc/served_model.h"
 
@@ -36,9 +37,9 @@ Result<ChatMessage> ToChatMessage(const nlohmann::json& object, const std::strin
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options);
 void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request);
 
-// Makes the prompt of a conversation, and binds the output to calls of the tools.
+// Makes the prompt of a conversation, and binds the output to calls of the tools after its reasoning.
 Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, ToolUse tools,
-               const ServedModel& model, CompletionJob* job);
+               const ReasoningUse& reasoning, const ServedModel& model, CompletionJob* job);
 
 // Fails for each of the fields that is present, and neither false nor empty.
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why);

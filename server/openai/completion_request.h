@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "polysketch/v1/polysketch.pb.h"
+#include "server/chat/reasoning.h"
 #include "server/chat/tool_parser.h"
 #include "server/openai/json_fields.h"
 
@@ -25,8 +26,11 @@ struct CompletionOptions {
   bool logprobs = false;
   bool echo = false;
   int choices = 1;  // of a prompt
-  std::optional<ToolParsing>
-      tools;  // how calls of tools in the output are read; nullopt: all is text
+  // How calls of tools in the output are read; nullopt: all is text.
+  std::optional<ToolParsing> tools;
+  // How reasoning is told from the answer; nullopt: all is the answer.
+  std::optional<ReasoningReader> reasoning;
+  bool include_reasoning = true;  // else it is dropped
   // How errors of the RPC name the fields of the request: a message that begins with the first begins
   // with the second instead.
   std::vector<std::pair<std::string_view, std::string_view>> field_names = {{"sampling.", ""}};

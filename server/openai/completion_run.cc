@@ -63,6 +63,7 @@ void CompletionRun::Start(const Router& router) {
     return Fail(held_);
   }
   answer_.choices.resize(job_.calls() * static_cast<size_t>(job_.options.choices));
+  for (AnswerChoice& choice : answer_.choices) choice.reader = job_.options.reasoning;
   answer_.echoes.resize(job_.calls());
   answer_.prompt_tokens.resize(job_.calls());
   decoders_.resize(job_.calls());
@@ -109,7 +110,8 @@ void CompletionRun::OnSubmitted(size_t prompt, int64_t tokens) {
   if (ended_ || !job_.options.stream) return;
   StartStream();
   for (const AnswerChoice& choice : answer_.choices) {
-    if (!choice.text.empty() || !choice.finish_reason.empty()) SendChoice(&choice);
+    if (!choice.reasoning.empty() || !choice.text.empty() || !choice.finish_reason.empty())
+      SendChoice(&choice);
   }
 }
 
@@ -171,8 +173,12 @@ Status CompletionRun::HoldReply(int64_t bytes) {
 Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   AnswerChoice* choice = ChoiceOf(prompt, delta.choice());
   EchoedPrompt* const echo = delta.echoed() ? &answer_.echoes[prompt] : nullptr;
-  (echo != nullptr ? echo->text : choice->text) += delta.text();
-  if (echo == nullptr) choice->tokens += delta.tokens_size();
+  if (echo == nullptr) {
+    choice->tokens += delta.tokens_size();
+    AddText(delta.text(), /*ends=*/false, choice);
+  } else {
+    echo->text += delta.text();
+  }
   int64_t bytes = EscapedBytes(delta.text());
   if (delta.tokens_size() > 0) choice->last_token = delta.tokens(delta.tokens_size() - 1);
   if (job_.options.logprobs) {
@@ -199,10 +205,25 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   return HoldReply(job_.options.stream ? bytes : bytes * job_.options.choices);
 }
 
+void CompletionRun::AddText(const std::string& text, bool ends, AnswerChoice* choice) {
+  if (!choice->reader.has_value()) {
+    choice->text += text;
+    return;
+  }
+  const auto add = [&](ReasoningReader::Parts parts) {
+    if (job_.options.include_reasoning) choice->reasoning += parts.reasoning;
+    choice->text += parts.answer;
+  };
+  if (choice->reader->reasons()) choice->reasoning_tokens = choice->tokens;
+  add(choice->reader->Take(text));
+  if (choice->reader->reasons()) choice->reasoning_tokens = choice->tokens;
+  if (ends) add(choice->reader->Finish());
+}
+
 template <typename End>
 void CompletionRun::EndChoice(size_t prompt, int index, const End& end) {
   AnswerChoice* choice = ChoiceOf(prompt, index);
-  choice->text += end.text();
+  AddText(end.text(), /*ends=*/true, choice);
   if (!job_.options.stream) {
     if (const Status held = HoldReply(EscapedBytes(end.text())); !held.ok()) return Fail(held);
   }

@@ -42,6 +42,8 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   void OnSubmitted(size_t prompt, int64_t tokens);
   AnswerChoice* ChoiceOf(size_t prompt, int choice);
   Status OnDelta(size_t prompt, const v1::Delta& delta);
+  // Adds output to a choice. `ends`: it is the last.
+  void AddText(const std::string& text, bool ends, AnswerChoice* choice);
   // Holds the memory of `bytes` more of the response, as JSON, that are collected.
   Status HoldReply(int64_t bytes);
   // `end`: a ChoiceFinish, or the Finish of the only choice.

@@ -65,7 +65,7 @@ void ResponseRun::Complete() {
   hooks.on_failure = [self] { self->exchange_->Post([self] { self->DeleteSession(); }); };
   memory_.Release();
   std::unique_ptr<AnswerForm> form =
-      NewResponseForm(id, std::move(response_.echo), header_, response_.job.options.tools);
+      NewResponseForm(id, std::move(response_.echo), header_, response_.job.options);
   std::make_shared<CompletionRun>(exchange_, std::move(response_.job), std::move(form), tokenizer_,
                                   std::move(hooks))
       ->Start(*router_);

@@ -14,25 +14,30 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of the output: a message of text, or a call of a tool.
 struct OutputItem {
+  enum class Kind { kMessage, kReasoning, kCall };
+  Kind kind = Kind::kMessage;
   std::string id;
-  std::string text = {};     // of the message; arguments of the call
-  std::string call_id = {};  // empty: a message
-  std::string name = {};     // of the tool
+  std::string text = {};  // of the message or reasoning; arguments of the call
+  std::string call_id = {};
+  std::string name = {};  // of the tool
   std::string_view status = "in_progress";
-
-  bool call() const { return !call_id.empty(); }
 };
+using Kind = OutputItem::Kind;
+
+std::string_view IdPrefix(Kind kind) {
+  return kind == Kind::kMessage ? "msg_" : kind == Kind::kReasoning ? "rs_" : "fc_";
+}
 
 class ResponseForm final : public AnswerForm {
  public:
   ResponseForm(const std::string& id, std::string echo, AnswerHeader header,
-               std::optional<ToolParsing> tools)
+               const CompletionOptions& options)
       : id_(id),
         echo_(std::move(echo)),
         header_(std::move(header)),
-        tools_(std::move(tools)),
+        reasons_(options.reasoning.has_value()),
+        tools_(options.tools),
         parser_(tools_ ? NewToolParser(*tools_) : nullptr) {}
 
   Json TakeLogprobs(Logprobs*) const override { return {}; }
@@ -45,7 +50,7 @@ class ResponseForm final : public AnswerForm {
   }
 
   std::string Whole(Answer* answer) override {
-    (void)Take(std::exchange(answer->choices[0].text, ""), *answer);
+    (void)Take(0, answer);
     (void)EndItems(*answer);
     return Ended(*answer);
   }
@@ -56,12 +61,10 @@ class ResponseForm final : public AnswerForm {
     std::string events = ResponseEvent("created", response);
     events += ResponseEvent("in_progress", response);
     // With tools the first item may be a call.
-    return parser_ == nullptr ? events += BeginMessage() : events;
+    return parser_ == nullptr && !reasons_ ? events += BeginItem(Kind::kMessage) : events;
   }
 
-  std::string Piece(size_t index, Answer* answer) override {
-    return Take(std::exchange(answer->choices[index].text, ""), *answer);
-  }
+  std::string Piece(size_t index, Answer* answer) override { return Take(index, answer); }
 
   std::string End(const Answer& answer) override {
     std::string events = EndItems(answer);
@@ -83,8 +86,14 @@ class ResponseForm final : public AnswerForm {
   }
 
   // Adds output to the items. Returns the events.
-  std::string Take(const std::string& text, const Answer& answer) {
-    if (parser_ == nullptr) return TakeText(text);
+  std::string Take(size_t index, Answer* answer) {
+    AnswerChoice& choice = answer->choices[index];
+    std::string events = TakeText(Kind::kReasoning, std::exchange(choice.reasoning, ""));
+    return events += TakeAnswer(std::exchange(choice.text, ""), *answer);
+  }
+
+  std::string TakeAnswer(const std::string& text, const Answer& answer) {
+    if (parser_ == nullptr) return TakeText(Kind::kMessage, text);
     ToolEvents parts;
     parser_->Append(text, &parts);
     if (!answer.choices[0].finish_reason.empty()) parser_->Finish(&parts);
@@ -93,7 +102,7 @@ class ResponseForm final : public AnswerForm {
     for (const ToolEvent& part : parts) {
       switch (part.kind) {
         case ToolEvent::Kind::kText:
-          events += TakeText(part.text);
+          events += TakeText(Kind::kMessage, part.text);
           break;
         case ToolEvent::Kind::kCall:
           events += BeginCall(part.text);
@@ -113,12 +122,15 @@ class ResponseForm final : public AnswerForm {
     return events;
   }
 
-  std::string TakeText(const std::string& text) {
+  // Text of a message, or reasoning.
+  std::string TakeText(Kind kind, const std::string& text) {
     if (text.empty()) return "";
     std::string events;
-    if (!InMessage()) events = BeginMessage();
+    if (!InText(kind)) events = EndText() + BeginItem(kind);
     items_.back().text += text;
-    return events += PartEvent("output_text.delta", {{"delta", text}, {"logprobs", Json::array()}});
+    Json delta = {{"delta", text}};
+    if (kind == Kind::kMessage) delta["logprobs"] = Json::array();
+    return events += PartEvent(StrCat(PartType(kind), ".delta"), delta);
   }
 
   // A stream has the call already. `cut`: by the end of the output.
@@ -126,22 +138,29 @@ class ResponseForm final : public AnswerForm {
     if (streams_ && cut) return EndItem("incomplete");
     std::string events = streams_ ? EndItem("incomplete") : "";
     if (!streams_) items_.pop_back();
-    return events += TakeText(text);
+    return events += TakeText(Kind::kMessage, text);
   }
 
-  bool InMessage() const {
-    return !items_.empty() && !items_.back().call() && items_.back().status == "in_progress";
+  bool InText(Kind kind) const {
+    return !items_.empty() && items_.back().kind == kind && items_.back().status == "in_progress";
+  }
+  // Ends the item of text that the output is in.
+  std::string EndText() {
+    return InText(Kind::kMessage) || InText(Kind::kReasoning) ? EndItem("completed") : "";
   }
 
-  std::string BeginMessage() {
-    items_.push_back({.id = ItemId("msg_")});
+  std::string BeginItem(Kind kind) {
+    items_.push_back({.kind = kind, .id = ItemId(kind)});
     std::string events = ItemAdded();
-    return events += PartEvent("content_part.added", {{"part", TextPart("")}});
+    return events += PartEvent("content_part.added", {{"part", TextPart(kind, "")}});
   }
 
   std::string BeginCall(const std::string& name) {
-    std::string events = InMessage() ? EndItem("completed") : "";
-    items_.push_back({.id = ItemId("fc_"), .call_id = NewCallId(tools_->form), .name = name});
+    std::string events = EndText();
+    items_.push_back({.kind = Kind::kCall,
+                      .id = ItemId(Kind::kCall),
+                      .call_id = NewCallId(tools_->form),
+                      .name = name});
     return events += ItemAdded();
   }
 
@@ -155,26 +174,30 @@ class ResponseForm final : public AnswerForm {
     OutputItem& item = items_.back();
     item.status = status;
     std::string events;
-    if (item.call()) {
+    if (item.kind == Kind::kCall) {
       events = ItemEvent("function_call_arguments.done",
                          {{"name", item.name}, {"arguments", item.text}});
     } else {
-      events = PartEvent("output_text.done", {{"text", item.text}, {"logprobs", Json::array()}});
-      events += PartEvent("content_part.done", {{"part", TextPart(item.text)}});
+      Json done = {{"text", item.text}};
+      if (item.kind == Kind::kMessage) done["logprobs"] = Json::array();
+      events = PartEvent(StrCat(PartType(item.kind), ".done"), done);
+      events += PartEvent("content_part.done", {{"part", TextPart(item.kind, item.text)}});
     }
     return events += Event("output_item.done", {{"output_index", Index()},
                                                 {"item", ItemJson(item, /*with_text=*/true)}});
   }
 
   std::string EndItems(const Answer& answer) {
-    std::string events = items_.empty() ? BeginMessage() : "";
-    return InMessage() ? events += EndItem(StatusOf(answer)) : events;
+    std::string events = items_.empty() ? BeginItem(Kind::kMessage) : "";
+    const bool open = InText(Kind::kMessage) || InText(Kind::kReasoning);
+    return open ? events += EndItem(StatusOf(answer)) : events;
   }
 
   int64_t Index() const { return std::ssize(items_) - 1; }
   // Of the next item; the first has the id of the request alone.
-  std::string ItemId(std::string_view kind) const {
-    return StrCat(kind, header_.request_id, items_.empty() ? "" : StrCat("_", items_.size()));
+  std::string ItemId(Kind kind) const {
+    return StrCat(IdPrefix(kind), header_.request_id,
+                  items_.empty() ? "" : StrCat("_", items_.size()));
   }
 
   std::string Event(std::string_view name, const Json& fields) {
@@ -205,22 +228,29 @@ class ResponseForm final : public AnswerForm {
     return ItemEvent(name, all);
   }
 
-  static Json TextPart(const std::string& text) {
+  // The type of a part of text, and what begins the names of its events.
+  static std::string_view PartType(Kind kind) {
+    return kind == Kind::kReasoning ? "reasoning_text" : "output_text";
+  }
+  static Json TextPart(Kind kind, const std::string& text) {
+    if (kind == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
     return {{"type", "output_text"},
             {"annotations", Json::array()},
             {"logprobs", Json::array()},
             {"text", text}};
   }
   static Json ItemJson(const OutputItem& item, bool with_text) {
-    if (item.call()) {
+    if (item.kind == Kind::kCall) {
       return {{"id", item.id},           {"type", "function_call"},
               {"status", item.status},   {"arguments", with_text ? item.text : ""},
               {"call_id", item.call_id}, {"name", item.name}};
     }
+    const bool message = item.kind == Kind::kMessage;
     Json json = {
-        {"id", item.id}, {"type", "message"}, {"status", item.status}, {"role", "assistant"}};
+        {"id", item.id}, {"type", message ? "message" : "reasoning"}, {"status", item.status}};
+    message ? json["role"] = "assistant" : json["summary"] = Json::array();
     json["content"] = Json::array();
-    if (with_text) json["content"].push_back(TextPart(item.text));
+    if (with_text) json["content"].push_back(TextPart(item.kind, item.text));
     return json;
   }
   Json Response(std::string_view status) const {
@@ -248,18 +278,20 @@ class ResponseForm final : public AnswerForm {
     for (const OutputItem& item : items_)
       json["output"].push_back(ItemJson(item, /*with_text=*/true));
     const v1::Usage& usage = answer.usage;
-    json["usage"] = {{"input_tokens", usage.prompt_tokens()},
-                     {"input_tokens_details",
-                      {{"cached_tokens", usage.cached_tokens()}, {"cache_write_tokens", 0}}},
-                     {"output_tokens", usage.completion_tokens()},
-                     {"output_tokens_details", {{"reasoning_tokens", 0}}},
-                     {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
+    json["usage"] = {
+        {"input_tokens", usage.prompt_tokens()},
+        {"input_tokens_details",
+         {{"cached_tokens", usage.cached_tokens()}, {"cache_write_tokens", 0}}},
+        {"output_tokens", usage.completion_tokens()},
+        {"output_tokens_details", {{"reasoning_tokens", answer.ReasoningTokens().value_or(0)}}},
+        {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
     return WithEcho(json);
   }
 
   const std::string id_;
   const std::string echo_;  // an object with members
   const AnswerHeader header_;
+  const bool reasons_;  // the output may begin with reasoning
   const std::optional<ToolParsing> tools_;
   const std::unique_ptr<ToolParser> parser_;  // null without tools
   bool streams_ = false;
@@ -270,8 +302,8 @@ class ResponseForm final : public AnswerForm {
 }  // namespace
 
 std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, std::string echo,
-                                            AnswerHeader header, std::optional<ToolParsing> tools) {
-  return std::make_unique<ResponseForm>(id, std::move(echo), std::move(header), std::move(tools));
+                                            AnswerHeader header, const CompletionOptions& options) {
+  return std::make_unique<ResponseForm>(id, std::move(echo), std::move(header), options);
 }
 
 }  // namespace polysketch

@@ -1,18 +1,16 @@
-// The form of /v1/responses: messages of text and calls of tools, whole or as typed events.
+// The form of /v1/responses: messages of text, reasoning and calls of tools, whole or as typed events.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "server/chat/tool_parser.h"
 #include "server/openai/answer_form.h"
 
 namespace polysketch {
 
 // `id`: of the response. `echo`: fields of the request that the response repeats, an object as text.
-// `tools`: how calls in the output are read; nullopt: all is text.
+// `options`: how calls and reasoning in the output are read.
 std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, std::string echo,
-                                            AnswerHeader header, std::optional<ToolParsing> tools);
+                                            AnswerHeader header, const CompletionOptions& options);
 
 }  // namespace polysketch

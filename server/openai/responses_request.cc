@@ -8,6 +8,7 @@
 #include "server/credentials/api_keys.h"
 #include "server/http/json_text.h"
 #include "server/openai/chat_request.h"
+#include "server/openai/reasoning.h"
 #include "server/openai/structured_output.h"
 #include "server/openai/tools.h"
 
@@ -17,6 +18,36 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kDigestDigits = 16;  // of ResponseId
+
+// Reasoning, a message and calls of the assistant are one message of the template.
+ChatMessage* AssistantMessage(std::vector<ChatMessage>* messages) {
+  if (messages->empty() || messages->back().role != "assistant")
+    messages->push_back({.role = "assistant", .content = "", .name = ""});
+  return &messages->back();
+}
+
+Status AddReasoning(const json& item, const std::string& field,
+                    std::vector<ChatMessage>* messages) {
+  JsonFields fields(item, field + ".");
+  fields.Ignore({"type", "id", "status", "summary", "encrypted_content"});
+  std::string text;
+  const json* const content = fields.Any("content");
+  for (const json& part : content != nullptr && content->is_array() ? *content : json::array()) {
+    const auto found = part.is_object() ? part.find("text") : part.end();
+    if (found == part.end() || !found->is_string()) {
+      fields.Fail("content", "expected parts of the type reasoning_text, found another");
+      break;
+    }
+    text += found->get<std::string>();
+  }
+  PS_RETURN_IF_ERROR(fields.Finish());
+  // Reasoning begins a message.
+  if (!messages->empty() && messages->back().role == "assistant" &&
+      messages->back().tool_calls.is_null() && !messages->back().content.empty())
+    messages->push_back({.role = "assistant", .content = "", .name = ""});
+  AssistantMessage(messages)->reasoning += text;
+  return Status();
+}
 
 // A call belongs to the message of the assistant before it.
 Status AddCall(const json& item, const std::string& field, std::vector<ChatMessage>* messages) {
@@ -28,19 +59,18 @@ Status AddCall(const json& item, const std::string& field, std::vector<ChatMessa
   auto arguments = ToArguments(fields.String("arguments").value_or(""));
   if (!arguments.ok()) fields.Fail("arguments", arguments.status().message());
   PS_RETURN_IF_ERROR(fields.Finish());
-  if (messages->empty() || messages->back().role != "assistant")
-    messages->push_back({.role = "assistant", .content = "", .name = ""});
   nlohmann::ordered_json call;
   if (!id.empty()) call["id"] = id;
   call["type"] = "function";
   call["function"] = {{"name", name}, {"arguments", *std::move(arguments)}};
-  messages->back().tool_calls.push_back(std::move(call));
+  AssistantMessage(messages)->tool_calls.push_back(std::move(call));
   return Status();
 }
 
 Status AddItem(const json& item, const std::string& field, std::vector<ChatMessage>* messages) {
   const json type = item.value("type", json("message"));
   if (type == "function_call") return AddCall(item, field, messages);
+  if (type == "reasoning") return AddReasoning(item, field, messages);
   json object = item;
   if (type == "function_call_output") {
     JsonFields fields(item, field + ".");
@@ -51,14 +81,21 @@ Status AddItem(const json& item, const std::string& field, std::vector<ChatMessa
     PS_RETURN_IF_ERROR(fields.Finish());
     object = {{"role", "tool"}, {"tool_call_id", id}, {"content", *output}};
   } else if (type != "message") {
-    return InvalidArgument(field,
-                           ".type: expected message, function_call or function_call_output, found ",
-                           type.dump());
+    return InvalidArgument(
+        field, ".type: expected message, reasoning, function_call or function_call_output, found ",
+        type.dump());
   }
   PS_ASSIGN_OR_RETURN(
       ChatMessage message,
       ToChatMessage(object, field, {"input_text", "output_text", "text"}, type != "message"));
-  messages->push_back(std::move(message));
+  // The message after its reasoning.
+  ChatMessage* const last = messages->empty() ? nullptr : &messages->back();
+  if (last != nullptr && message.role == "assistant" && last->role == "assistant" &&
+      last->content.empty() && last->tool_calls.is_null() && !last->reasoning.empty()) {
+    last->content = std::move(message.content);
+  } else {
+    messages->push_back(std::move(message));
+  }
   return Status();
 }
 
@@ -222,7 +259,8 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   if (const auto limit = fields.Integer("max_output_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));
   ToolUse tools = ReadTools(&fields, /*flat=*/true);
-  fields.Ignore({"reasoning", "prompt_cache_options"});
+  const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/true, &chat_options);
+  fields.Ignore({"prompt_cache_options"});
   const json* input = fields.Any("input");
   if (input == nullptr)
     fields.Fail("input", "expected a string or an array of messages, found none");
@@ -255,6 +293,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
                                        : chat_template->EncodeTurn(turn, chat_options));
   SetChatPrompt(ids, &request);
   PS_RETURN_IF_ERROR(BindTools(tools, model, &response.job));
+  PS_RETURN_IF_ERROR(BindReasoning(reasoning, model, &response.job));
   response.turn_end = chat_template->turn_end();
   return response;
 }

@@ -9,6 +9,7 @@
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "polysketch/v1/polysketch.pb.h"
+#include "server/chat/reasoning.h"
 #include "server/chat/tool_form.h"
 #include "server/convert/convert.h"
 
@@ -25,6 +26,8 @@ struct ServedModel {
   std::string no_chat_template;                 // why there is none
   std::optional<ToolForm> tool_form;  // in which the model calls tools; nullopt: not known
   bool tool_form_named = false;       // by --tool-format
+  std::optional<ReasoningMarks>
+      reasoning;  // nullopt: the model does not reason, or that is not told apart
   ModelFolder folder{""};
   std::string architecture, model_type;  // as of ModelSpec
   RequestRules rules;

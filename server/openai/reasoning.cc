@@ -1,0 +1,137 @@
+#include "server/openai/reasoning.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/bounded_json.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/http/json_text.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kTailTokens = 32;  // of a prompt, which have its last mark
+
+// The end of the text of the prompt, with its control pieces.
+std::string TailOf(const v1::CompleteRequest& request, const Tokenizer& tokenizer) {
+  const auto& ids = request.prompt().tokens().ids();
+  std::string tail;
+  for (int i = std::max(0, ids.size() - kTailTokens); i < ids.size(); ++i)
+    tail += tokenizer.IsControl(ids[i]) ? tokenizer.Piece(ids[i]) : tokenizer.PieceBytes(ids[i]);
+  return tail;
+}
+
+// The constraint as a format of structural tags; null for one that is not.
+Result<ordered_json> FormatOf(const v1::StructuredOutput& output) {
+  switch (output.grammar_case()) {
+    case v1::StructuredOutput::kJsonObject:
+      return ordered_json{{"type", "json_schema"}, {"json_schema", {{"type", "object"}}}};
+    case v1::StructuredOutput::kJsonSchema: {
+      PS_ASSIGN_OR_RETURN(ordered_json schema, ParseJson<ordered_json>(output.json_schema()));
+      return ordered_json{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+    }
+    case v1::StructuredOutput::kRegex:
+      return ordered_json{{"type", "regex"}, {"pattern", output.regex()}};
+    case v1::StructuredOutput::kChoice: {
+      ordered_json texts = ordered_json::array();
+      for (const std::string& text : output.choice().texts())
+        texts.push_back({{"type", "const_string"}, {"value", text}});
+      return ordered_json{{"type", "or"}, {"elements", std::move(texts)}};
+    }
+    case v1::StructuredOutput::kStructuralTag: {
+      PS_ASSIGN_OR_RETURN(ordered_json tag, ParseJson<ordered_json>(output.structural_tag()));
+      return ordered_json(tag["format"]);
+    }
+    default:
+      return ordered_json(nullptr);
+  }
+}
+
+// Lets reasoning precede what `request` asks of the output.
+Status FreeReasoning(const ReasoningMarks& marks, ReasoningStart start,
+                     v1::CompleteRequest* request) {
+  PS_ASSIGN_OR_RETURN(ordered_json format, FormatOf(request->structured_output()));
+  if (format.is_null())
+    return FailedPrecondition(
+        "grammar: expected a prompt without reasoning, which an EBNF grammar cannot follow "
+        "(chat_template_kwargs, reasoning_format)");
+  const bool begun = start == ReasoningStart::kBegun;
+  const ordered_json reasoning = {{"type", "tag"},
+                                  {"begin", begun ? "" : std::string(marks.open)},
+                                  {"content", {{"type", "any_text"}}},
+                                  {"end", std::string(marks.close)}};
+  ordered_json before = {
+      {"type", "sequence"},
+      {"elements", {reasoning, {{"type", "regex"}, {"pattern", "[ \\n]{0,4}"}}}}};
+  if (!begun)
+    before = {{"type", "or"},
+              {"elements", {{{"type", "const_string"}, {"value", ""}}, std::move(before)}}};
+  format = {{"type", "sequence"}, {"elements", {std::move(before), std::move(format)}}};
+  const bool compact = request->structured_output().compact_json();
+  request->mutable_structured_output()->set_structural_tag(
+      JsonText(ordered_json{{"type", "structural_tag"}, {"format", std::move(format)}}));
+  request->mutable_structured_output()->set_compact_json(compact);
+  return Status();
+}
+
+}  // namespace
+
+ReasoningUse ReadReasoning(JsonFields* fields, bool nested, ChatOptions* options) {
+  ReasoningUse use;
+  if (const auto format = fields->String("reasoning_format")) {
+    use.apart = *format != "none";
+    if (*format != "none" && *format != "auto" && *format != "deepseek")
+      fields->Fail("reasoning_format",
+                   StrCat("expected none, auto or deepseek, found \"", *format, "\""));
+  }
+  use.include = fields->Bool("include_reasoning").value_or(true);
+  std::optional<std::string> effort;
+  if (nested) {
+    if (const nlohmann::json* const object = fields->Object("reasoning")) {
+      JsonFields inner(*object, "reasoning.");
+      effort = inner.String("effort");
+      inner.Ignore({"summary", "generate_summary"});
+      fields->Merge(inner.Finish());
+    }
+  } else {
+    effort = fields->String("reasoning_effort");
+  }
+  if (!effort.has_value()) return use;
+  ordered_json& variables = options->variables;
+  if (variables.is_null()) variables = ordered_json::object();
+  const auto set = [&](const char* name, const ordered_json& value) {
+    if (!variables.contains(name)) variables[name] = value;
+  };
+  set("reasoning_effort", *effort);
+  if (*effort == "none") set("enable_thinking", false);
+  return use;
+}
+
+Status BindReasoning(const ReasoningUse& use, const ServedModel& model, CompletionJob* job) {
+  CompletionOptions* const options = &job->options;
+  v1::CompleteRequest* const request = &job->common;
+  // Calls that must follow a control piece follow no reasoning.
+  const bool calls = options->tools.has_value() && options->tools->unmarked;
+  if (!use.apart || !model.reasoning || calls) return Status();
+  const Tokenizer& tokenizer = *model.rules.tokenizer;
+  const ReasoningMarks& marks = *model.reasoning;
+  const ReasoningStart start = ReasoningStartAfter(TailOf(*request, tokenizer), marks);
+  if (start == ReasoningStart::kOver) return Status();
+  options->reasoning.emplace(marks, start == ReasoningStart::kBegun);
+  options->include_reasoning = use.include;
+  const ControlPiece* const piece = tokenizer.ControlPieceAt(marks.close);
+  const bool control = piece != nullptr && piece->text == marks.close;
+  // No grammar writes a control piece, and the text has none unless the request asks for it.
+  if (control && !request->has_structured_output()) request->set_skip_special_tokens(false);
+  if (!request->has_structured_output()) return Status();
+  if (!control) return FreeReasoning(marks, start, request);
+  if (start == ReasoningStart::kMayBegin) return Status();
+  return FailedPrecondition(
+      "expected no constraint of the output after a prompt that begins reasoning, whose mark is a "
+      "control piece (chat_template_kwargs)");
+}
+
+}  // namespace polysketch
