@@ -1,24 +1,16 @@
 #include "server/openai/tools.h"
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <iterator>
-#include <memory>
-#include <random>
 
-#include "engine/grammar/grammar.h"
-#include "engine/grammar/token_masks.h"
 #include "engine/grammar_source/schema_grammar.h"
 #include "engine/grammar_source/structural_tag.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/chat/chat_template.h"
-#include "server/convert/convert.h"
 #include "server/openai/answer_form.h"
-#include "server/openai/chat_request.h"
 #include "server/openai/responses_form.h"
-#include "server/openai/structured_output.h"
+#include "tests/server/openai/chat_fixture.h"
 #include "tests/server/rpc/fake_tokenizer.h"
 #include "tests/testing/environment.h"
 
@@ -47,43 +39,16 @@ constexpr char kTools[] = R"([
     "required": ["city", "at"], "additionalProperties": false}}},
   {"type": "function", "function": {"name": "get_time"}}])";
 
-class Tools : public ::testing::Test {
+std::string WithTools(const std::string& more = "") {
+  return StrCat("\"tools\": ", kTools, more.empty() ? "" : ", ", more);
+}
+
+class Tools : public testing::ChatModel {
  protected:
   void SetUp() override {
-    auto tokenizer =
-        Tokenizer::Load((testing::SourceDir() / "models/demo/tokenizer.model").string());
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
-    tokenizer_ = *std::move(tokenizer);
+    ChatModel::SetUp();
     UseTemplate(kTemplate);
   }
-  void UseTemplate(const std::string& text) {
-    auto made = ChatTemplate::Make({.text = text, .pieces = {}}, tokenizer_.get(), true);
-    ASSERT_TRUE(made.ok()) << made.status().ToString();
-    template_ = *std::move(made);
-    model_.chat_template = template_.get();
-    model_.rules.tokenizer = tokenizer_.get();
-    model_.rules.vocab_size = tokenizer_->vocab_size();
-    model_.description.add_eos_ids(tokenizer_->eos_id());
-    if (template_->takes_tools()) model_.tool_form = DetectToolForm(text);
-  }
-  Result<CompletionJob> Job(const std::string& more) {
-    const auto body = ParseCompletionBody(StrCat(
-        R"({"messages": [{"role": "user", "content": "x"}])", more.empty() ? "" : ", ", more, "}"));
-    EXPECT_TRUE(body.ok()) << body.status().ToString() << more;
-    return ToChatJob(*body, model_);
-  }
-  std::string ErrorOf(const std::string& more) {
-    const auto job = Job(more);
-    EXPECT_FALSE(job.ok()) << more;
-    return job.ok() ? "" : job.status().message();
-  }
-  static std::string WithTools(const std::string& more = "") {
-    return StrCat("\"tools\": ", kTools, more.empty() ? "" : ", ", more);
-  }
-
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> template_;
-  ServedModel model_;
 };
 
 TEST_F(Tools, ErrorsNameTheField) {
@@ -253,40 +218,11 @@ TEST_F(Tools, AMarkThatIsAControlPiece) {
 }
 
 // Samples of the grammar, read as the output of a model is.
-class ToolGrammars : public Tools {
+class ToolGrammars : public testing::ChatGrammars {
  protected:
-  // Uniform over the tokens that are allowed, but for EOS, which ends the output when it may.
-  std::optional<std::string> Sample(const CompletionJob& job, uint32_t seed) {
-    const auto source = ToGrammarSource(job.common.structured_output());
-    EXPECT_TRUE(source.ok()) << source.status().ToString();
-    const auto grammar = compiler().Compile(*source);
-    EXPECT_TRUE(grammar.ok()) << grammar.status().ToString() << source->text;
-    if (!grammar.ok()) return std::nullopt;
-    std::mt19937 random(seed);
-    TokenMasks masks(*grammar, /*begins_text=*/false);
-    std::string text;
-    for (int i = 0; i < 400; ++i) {
-      masks.Begin({});
-      const auto mask = masks.Await(0, std::chrono::milliseconds(60'000));
-      if (!mask || !mask->ok()) return std::nullopt;
-      std::vector<int32_t> allowed;
-      for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
-        if ((**mask)[static_cast<size_t>(id / 32)] >> (id % 32) & 1) allowed.push_back(id);
-      }
-      const bool ends = std::ranges::count(allowed, tokenizer_->eos_id()) > 0 && random() % 3 == 0;
-      if (!ends && allowed.size() > 1) std::erase(allowed, tokenizer_->eos_id());
-      const int32_t token = ends ? tokenizer_->eos_id() : allowed[random() % allowed.size()];
-      if (token == tokenizer_->eos_id()) return text;
-      text += tokenizer_->PieceBytes(token);
-      masks.Accept(token);
-    }
-    return std::nullopt;
-  }
-  GrammarCompiler& compiler() {
-    if (compiler_ == nullptr)
-      compiler_ = std::make_unique<GrammarCompiler>(tokenizer_.get(), tokenizer_->vocab_size(),
-                                                    std::vector<int32_t>{tokenizer_->eos_id()});
-    return *compiler_;
+  void SetUp() override {
+    ChatGrammars::SetUp();
+    UseTemplate(kTemplate);
   }
   static ToolEvents Read(const CompletionJob& job, const std::string& text) {
     const auto parser = NewToolParser(*job.options.tools);
@@ -317,8 +253,6 @@ class ToolGrammars : public Tools {
     }
     return calls;
   }
-
-  std::unique_ptr<GrammarCompiler> compiler_;
 };
 
 TEST_F(ToolGrammars, RequiredCallsAreValidInEveryForm) {
@@ -354,21 +288,7 @@ TEST_F(ToolGrammars, AutoIsBoundAfterTheMark) {
   const auto job = Job(WithTools());
   ASSERT_TRUE(job.ok()) << job.status().ToString();
   ASSERT_TRUE(job->common.structured_output().has_structural_tag());
-  const auto grammar = compiler().Compile(*ToGrammarSource(job->common.structured_output()));
-  ASSERT_TRUE(grammar.ok()) << grammar.status().ToString();
-  const auto accepts = [&](const std::string& text) {
-    TokenMasks masks(*grammar, /*begins_text=*/false);
-    std::vector<int32_t> tokens = *tokenizer_->Encode("x" + text);
-    tokens.push_back(tokenizer_->eos_id());
-    for (size_t i = 1; i < tokens.size(); ++i) {
-      masks.Begin({});
-      const auto mask = masks.Await(0, std::chrono::milliseconds(60'000));
-      if (!mask || !mask->ok()) return false;
-      if (!((**mask)[static_cast<size_t>(tokens[i] / 32)] >> (tokens[i] % 32) & 1)) return false;
-      masks.Accept(tokens[i]);
-    }
-    return true;
-  };
+  const auto accepts = [&](const std::string& text) { return Accepts(*job, text); };
   const std::string call =
       "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\", \"at\": "
       "7}}\n</tool_call>";
@@ -564,9 +484,11 @@ TEST(ResponseItems, AreThoseOfTheOutput) {
   const std::string output =
       "Wait. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call> then "
       "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1,}}";
-  const auto form = [] {
+  CompletionOptions options;
+  options.tools = ToolParsing{.form = ToolForm::kHermes, .names = {"f"}};
+  const auto form = [&] {
     return NewResponseForm("resp_r", "{\"store\":true}", {.request_id = "r", .model = "m"},
-                           ToolParsing{.form = ToolForm::kHermes, .names = {"f"}});
+                           options);
   };
   const auto items = [](const json& response) {
     std::string shown;
