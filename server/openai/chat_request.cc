@@ -102,7 +102,8 @@ Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
     }
     Refuse(&fields, {"tool_calls"}, "messages of the assistant in chat completions have calls");
   }
-  Refuse(&fields, {"tool_call_id"}, "messages of tools in chat completions answer calls");
+  if (!of_tool)
+    Refuse(&fields, {"tool_call_id"}, "messages of tools in chat completions answer calls");
   Refuse(&fields, {"function_call", "audio"}, "the server reads text and tool_calls only");
   fields.Ignore({"refusal", "annotations", "type", "id", "status", "phase", "cache_control"});
   if (const json* content = fields.Any("content")) {
