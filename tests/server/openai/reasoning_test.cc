@@ -171,7 +171,7 @@ TEST(ReasoningForms, ItemsOfResponses) {
   const auto form =
       NewResponseForm("resp_r", "{\"store\":true}", {.request_id = "r", .model = "m"}, options);
   Answer answer;
-  std::string events = form->Begin();
+  std::string events = form->Begin(answer);
   Add("Hm", "", &answer);
   events += form->Piece(0, &answer);
   Add(".", "", &answer);
