@@ -155,7 +155,7 @@ bool IsLong(const Context& context, const AttentionSpec& spec, const Segment& se
             int64_t step_rows) {
   if (segment.rows < kMinLongRows) return false;
   // As much work as the step.
-  const int64_t heads_alike = spec.heads * step_rows / segment.rows;
+  const int64_t heads_alike = spec.key_heads() * step_rows / segment.rows;
   return context.Parts(heads_alike, segment.rows / kQueryTile) > 1;
 }
 
@@ -184,7 +184,7 @@ void RunWholeHeads(Context* context, const AttentionSpec& spec, const HeadLayout
                    std::span<const Segment> segments, const AttentionInput& input, float* out) {
   if (segments.empty()) return;
   const TileUnit tiles = context->units().tiles;
-  const std::vector<int64_t> ends = TaskEnds(context->threads(), spec.heads, segments);
+  const std::vector<int64_t> ends = TaskEnds(context->threads(), spec.key_heads(), segments);
   const int64_t floats = RecurrentFloats(spec, layout, tiles);
   context->pool().ParallelFor(std::ssize(ends), [&](int64_t task, int thread) {
     const int64_t first = task == 0 ? 0 : ends[task - 1], last = ends[task];
