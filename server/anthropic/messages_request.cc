@@ -300,7 +300,8 @@ Result<json> ParseMessagesBody(const std::string& text) {
   PS_ASSIGN_OR_RETURN(ordered_json ordered,
                       ParseJson<ordered_json>(JsonSlice(text, {"messages"}).value_or("[]")));
   const std::vector<ordered_json*> in_order = InputsOf(&ordered);
-  PS_CHECK(inputs.size() == in_order.size()) << "two readings of one text differ";
+  if (in_order.size() != inputs.size())
+    return Internal("messages: two readings of one text differ");
   for (size_t i = 0; i < inputs.size(); ++i) *inputs[i] = JsonText(*in_order[i]);
   return body;
 }

@@ -53,8 +53,9 @@ constexpr Flag kFlags[] = {
     {"metrics-listen", kText, "HOST:PORT", &C::metrics_listen, 0, 0,
      "address of the HTTP server of /metrics. Empty: no metrics."},
     {"http-listen", kText, "HOST:PORT", &C::http_listen, 0, 0,
-     "address of the HTTP server: the OpenAI API (/v1/completions), the status page, its "
-     "playground, /healthz and /readyz. Empty: no HTTP server."},
+     "address of the HTTP server: the OpenAI API (/v1/completions), Anthropic's Messages API "
+     "(/v1/messages), the status page, its playground, /healthz and /readyz. Empty: no HTTP "
+     "server."},
     {"http-hosts", kText, "NAMES", &C::http_hosts, 0, 0,
      "names that the Host header of an HTTP request may have besides IP addresses and localhost, "
      "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: none at a "
@@ -65,7 +66,7 @@ constexpr Flag kFlags[] = {
      "origins of web pages that may call the HTTP server (CORS), such as https://app.example, "
      "separated by commas; *: any. Empty: none."},
     {"served-model-name", kText, "NAME", &C::served_model_name, 0, 0,
-     "name of the model in the OpenAI API. Empty: the name of its folder."},
+     "name of the model in the APIs over HTTP. Empty: the name of its folder."},
     {"tls-cert", kText, "FILE", &C::tls_cert, 0, 0,
      "PEM file of the server's certificate and its chain: gRPC and HTTP use TLS. Read again when "
      "it changes, with the files of tls-key and tls-client-ca. Empty: no TLS."},

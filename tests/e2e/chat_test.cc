@@ -1,10 +1,6 @@
 // Chat completions and responses over plain sockets; tests/clients/openai runs the real client.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -12,6 +8,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "tests/e2e/model_folder.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
 
@@ -25,22 +22,6 @@ constexpr char kTemplate[] =
     "{{- bos_token + message.role + ': ' + message.content + eos_token }}"
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
-
-// models/demo with a chat template.
-class ModelFolder {
- public:
-  explicit ModelFolder(const std::string& chat_template)
-      : path_(std::filesystem::temp_directory_path() / StrCat("chat_test.", getpid()) / "demo") {
-    std::filesystem::create_directories(path_.parent_path());
-    std::filesystem::copy(DemoModel(), path_);
-    std::ofstream(path_ / "chat_template.jinja") << chat_template;
-  }
-  ~ModelFolder() { std::filesystem::remove_all(path_.parent_path()); }
-  std::string path() const { return path_.string(); }
-
- private:
-  const std::filesystem::path path_;
-};
 
 struct Event {
   std::string name;

@@ -162,7 +162,7 @@ Strings Paths() {
                                  "/healthz%00",
                                  "/v1/models/demo"};
   const std::filesystem::path sources = testing::SourceDir() / "server";
-  for (const char* room : {"http", "openai"}) {
+  for (const char* room : {"http", "openai", "anthropic"}) {
     for (const auto& entry : std::filesystem::directory_iterator(sources / room)) {
       if (entry.path().extension() != ".cc") continue;
       const std::string text = ReadFile(entry.path());
@@ -200,6 +200,21 @@ TEST_F(Guarded, EveryPathButHealth) {
   EXPECT_EQ(json::parse(Get("/v1/models").body).at("error").at("message"), kUnauthenticated);
   EXPECT_EQ(Get("/v1/models", "a").status, 200);
   EXPECT_EQ(Get("/", "a").status, 200);
+}
+
+TEST_F(Guarded, AKeyMayBeInAHeaderOfItsOwn) {
+  const auto status = [](const HttpHeaders& headers) {
+    return Http(server_->http_address(), "/v1/models", "", headers).status;
+  };
+  EXPECT_EQ(status({{"x-api-key", "key-of-a"}}), 200);
+  EXPECT_EQ(status({{"x-api-key", "key-of-stranger"}}), 401);
+  EXPECT_EQ(status({{"x-api-key", ""}}), 401);
+  // Authorization counts.
+  EXPECT_EQ(status({{"x-api-key", "key-of-stranger"}, Authorization("a")}), 200);
+  EXPECT_EQ(status({{"x-api-key", "key-of-a"}, Authorization("stranger")}), 401);
+  const json refused = json::parse(Get("/v1/messages").body);
+  EXPECT_EQ(refused.at("type"), "error");
+  EXPECT_EQ(refused.at("error").at("type"), "authentication_error");
 }
 
 TEST_F(Guarded, ABodyIsNotReadWithoutAKey) {

@@ -1,7 +1,8 @@
-// The bodies of the OpenAI API's paths: an error that names the field, or messages of polysketch.v1
+// The bodies of the paths of OpenAI's and Anthropic's APIs: an error that names the field, or messages of polysketch.v1
 // that the RPCs accept or refuse.
 //
-// The first byte selects the path: 0 to 4.
+// The first byte selects the path: 0 to 5.
+#include "server/anthropic/messages_request.h"
 #include "server/chat/chat_template.h"
 #include "server/convert/wire.h"
 #include "server/openai/chat_request.h"
@@ -72,6 +73,7 @@ std::string Serialized(const CompletionJob& job) {
 Result<CompletionJob> Job(char path, const json& body) {
   if (path == '0') return ToCompletionJob(body);
   if (path == '1') return ToChatJob(body, Model());
+  if (path == '5') return ToMessagesJob(body, Model());
   PS_ASSIGN_OR_RETURN(ResponseJob response, ToResponseJob(body, Model()));
   PS_CHECK(response.job.calls() == 1);
   PS_CHECK(json::accept(response.echo));
@@ -90,6 +92,15 @@ void CheckCompletion(char path, const std::string& text) {
   const Result<CompletionJob> same = Job(path, *pretty);
   PS_CHECK(same.ok()) << same.status().ToString();
   PS_CHECK(Serialized(*job) == Serialized(*same));
+}
+
+// A text that parses does so with the inputs of calls in their order too.
+void CheckMessages(const std::string& text) {
+  const Result<json> body = ParseMessagesBody(text);
+  if (!body.ok()) return fuzz::CheckError(body.status());
+  const Result<CompletionJob> job = ToMessagesJob(*body, Model());
+  job.ok() ? CheckJob(*job) : fuzz::CheckError(job.status());
+  CheckCompletion('5', text);
 }
 
 void CheckText(const Result<TextJob>& job) {
@@ -116,6 +127,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case '4':
       CheckText(ToDetokenizeJob(text, Model()));
+      break;
+    case '5':
+      CheckMessages(text);
       break;
     default:
       return -1;  // not for the corpus
