@@ -79,7 +79,7 @@ Result<std::string> TextOf(const json& content, const std::string& field) {
   return text;
 }
 
-// Makes the messages of a template of those of the API: the result of a tool is a message of its own,
+// Makes the messages of a template of the messages of a request: the result of a tool is a message of its own,
 // and messages of one role after the other are one.
 class Conversation {
  public:
