@@ -121,8 +121,7 @@ void CheckVersion(const ModelConfig& config, const LayerConfig& layer, int versi
     int version;
   } added[] = {{"decay_gate", layer.decay_gate, kSecondVersion},
                {"sinusoidal_positions", !config.sinusoidal_positions, kSecondVersion},
-               {"window", layer.window > 0, kFourthVersion},
-               {"layers", !config.layers.empty(), kFourthVersion}};
+               {"window", layer.window > 0, kFourthVersion}};
   for (const auto& field : added) {
     if (field.used && version < field.version) {
       fields.Fail(field.name,
@@ -185,6 +184,10 @@ void ReadLayers(const json& object, std::string_view source, int version, FieldR
         "layers",
         StrCat("expected an array of num_layers ", config->num_layers, " objects, found ",
                layers->is_array() ? StrCat(layers->size(), " elements") : DescribeJson(*layers)));
+  }
+  if (version < kFourthVersion) {
+    return fields.Fail("layers", StrCat("expected format_version ", kFourthVersion,
+                                        " beside it, found ", version));
   }
   json shared = json::object();
   for (const std::string_view name : kLayerFields) {

@@ -10,6 +10,7 @@
 #include "tests/e2e/server.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/random.h"
+#include "tests/testing/random_model.h"
 #include "tests/testing/redis_proxy.h"
 #include "tests/testing/redis_server.h"
 
@@ -261,29 +262,58 @@ TEST(Session, ACallThatWaitsForASlowStoreIsNoStalledReader) {
   EXPECT_EQ(answer["tokens"].size(), 5u);
 }
 
+// Ends the names of stores whose servers have a mixture in the place of models/demo.
+constexpr std::string_view kMixture = "_mixture";
+
 class StoreTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "redis" && !testing::RedisServer::Exists())
+    const bool mixture = GetParam().ends_with(kMixture);
+    const std::string kind =
+        GetParam().substr(0, GetParam().size() - (mixture ? kMixture.size() : 0));
+    if (kind == "redis" && !testing::RedisServer::Exists())
       GTEST_SKIP() << "there is no redis-server";
-    store_ = std::make_unique<Store>(GetParam());
+    store_ = std::make_unique<Store>(kind);
+    if (mixture) WriteMixture();
   }
+
+  // Of a replica.
+  ServerOptions Options() const { return {.model = model_, .flags = store_->flags()}; }
+
   std::unique_ptr<Store> store_;
+  std::string model_;  // empty: models/demo
+
+ private:
+  // A random model with the tokenizer of models/demo.
+  void WriteMixture() {
+    const ModelConfig demo = ModelConfig::Load(ModelFolder(DemoModel())).value();
+    ModelConfig config = testing::TinyConfig("mixture");
+    config.vocab_size = demo.vocab_size;
+    config.add_bos = demo.add_bos;
+    config.bos_id = demo.bos_id;
+    config.eos_id = demo.eos_id;
+    testing::WriteRandomModel(folder_.path() / "mixture", config, DataType::kF32, 1);
+    fs::copy(fs::path(DemoModel()) / "tokenizer.model", folder_.path() / "mixture");
+    model_ = folder_.path() / "mixture";
+  }
+
+  Folder folder_;
 };
-INSTANTIATE_TEST_SUITE_P(Stores, StoreTest, ::testing::Values("dir", "redis"),
+INSTANTIATE_TEST_SUITE_P(Stores, StoreTest, ::testing::Values("dir", "redis", "dir_mixture"),
                          [](const auto& info) { return info.param; });
 
 // A stream that one server began and a shutdown stopped goes on at another: the joined output is
 // the uninterrupted one.
 TEST_P(StoreTest, StreamsMoveToAnotherReplica) {
-  constexpr int kTokens = 400;
-  v1::CompleteRequest request = Greedy(kFirst, kTokens);
+  // A step of the mixture takes a tenth of the time.
+  const int tokens = model_.empty() ? 400 : 4000;
+  v1::CompleteRequest request = Greedy(kFirst, tokens);
   request.mutable_sampling()->set_temperature(1);
   request.mutable_sampling()->set_seed(7);
   request.mutable_sampling()->set_frequency_penalty(0.2f);
   request.set_ignore_eos(true);
   request.add_stop("no such text \xE2\x82\xAC");
-  const Server last({.flags = store_->flags()});
+  const Server last(Options());
   const Completion want = Client(last.address()).Complete(request);
   ASSERT_TRUE(want.status.ok()) << want.status.ToString();
 
@@ -291,12 +321,12 @@ TEST_P(StoreTest, StreamsMoveToAnotherReplica) {
   int moved = 0;
   const int moves = testing::Count(3, 50);
   for (int i = 0; i < moves; ++i) {
-    Server first({.flags = store_->flags()});
+    Server first(Options());
     Client client(first.address());
     const auto stream = client.StartComplete(request);
     Completion got;
     v1::CompleteResponse response;
-    const int64_t moment = random.Int(0, kTokens - 100);
+    const int64_t moment = random.Int(0, tokens - 100);
     bool told = false;
     while (stream->Read(&response)) {
       got.text += response.delta().text() + response.finish().text();
@@ -324,7 +354,7 @@ TEST_P(StoreTest, StreamsMoveToAnotherReplica) {
     EXPECT_EQ(got.text, want.text);
     EXPECT_EQ(got.tokens, want.tokens);
     EXPECT_EQ(got.finish.reason(), want.finish.reason());
-    EXPECT_EQ(got.finish.usage().completion_tokens(), kTokens);
+    EXPECT_EQ(got.finish.usage().completion_tokens(), tokens);
   }
   EXPECT_GT(moved, moves / 2) << "too few were under way when the signal came";
 }
@@ -356,10 +386,10 @@ TEST_P(StoreTest, SeveralChoicesMove) {
     EXPECT_TRUE(stream->Finish().ok());
     return tokens;
   };
-  Server last({.flags = store_->flags()});
+  Server last(Options());
   v1::Finish finish;
   const auto want = run(&last, 1 << 20, &finish);
-  Server first({.flags = store_->flags()});
+  Server first(Options());
   auto got = run(&first, 200, &finish);
   ASSERT_EQ(finish.reason(), v1::FINISH_REASON_MIGRATED);
   const Json rest = Ask(last, {"complete", "--resume", finish.resume_token()});
@@ -374,8 +404,8 @@ TEST_P(StoreTest, SeveralChoicesMove) {
 // The client does the same, and a completion in a session takes the session along.
 TEST_P(StoreTest, ASessionMovesWithItsCompletion) {
   constexpr int kTokens = testing::kSanitized ? 1000 : 3000;
-  const Server last({.flags = store_->flags()});
-  Server first({.flags = store_->flags()});
+  const Server last(Options());
+  Server first(Options());
   const std::string id = Ask(first, {"session", "create"})["session"];
   Ask(first, {"session", "append", id, "--prompt", kFirst});
   Client client(first.address());
@@ -413,7 +443,7 @@ TEST_P(StoreTest, AcknowledgedStatesSurviveAKill) {
   int64_t tokens = 0;
   std::vector<std::pair<std::string, int64_t>> snapshots;  // acknowledged
   for (int i = 0; i < kills; ++i) {
-    Server server({.flags = store_->flags()});
+    Server server(Options());
     Client client(server.address());
     if (session.empty()) session = Ask(server, {"session", "create", "--durable"})["session"];
     std::atomic<bool> stop{false};
@@ -436,7 +466,7 @@ TEST_P(StoreTest, AcknowledgedStatesSurviveAKill) {
     stop = true;
     worker.join();
 
-    const Server after({.flags = store_->flags()});
+    const Server after(Options());
     Client check(after.address());
     const auto at = [&](const std::string& id) {
       v1::CompleteRequest request = Greedy("", 1);

@@ -224,7 +224,7 @@ TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
       ASSERT_FALSE(HasFailure()) << "a batch of " << size << (drops ? " with drops" : "");
     }
   }
-  EXPECT_GT(preemptions_, 0);
+  EXPECT_GE(preemptions_, 100);
   EXPECT_GT(dropped_, 0);
   EXPECT_GT(observer_.accepted, 0);
 }
