@@ -62,7 +62,7 @@ bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 }  // namespace
 
 Result<std::vector<int32_t>> EncodeMarkedText(const Tokenizer& tokenizer, const MarkedText& text,
-                                              bool continued) {
+                                              bool continued, std::vector<ControlPlace>* controls) {
   const std::string_view all = text.text();
   std::vector<int32_t> ids;
   TextPlace place = continued ? TextPlace::kContinued : TextPlace::kStart;
@@ -79,6 +79,7 @@ Result<std::vector<int32_t>> EncodeMarkedText(const Tokenizer& tokenizer, const 
       size_t end = at;
       while (piece->strip_left && end > encoded && IsSpace(all[end - 1])) --end;
       PS_RETURN_IF_ERROR(EncodeText(tokenizer, all.substr(encoded, end - encoded), place, &ids));
+      if (controls != nullptr) controls->push_back({at, std::ssize(ids)});
       ids.push_back(piece->id);
       place = TextPlace::kAfterControl;
       encoded = at + piece->text.size();

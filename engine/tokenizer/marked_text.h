@@ -46,11 +46,18 @@ class MarkedText {
   std::vector<Run> runs_;
 };
 
+// A control piece in a text.
+struct ControlPlace {
+  size_t byte = 0;    // where it begins
+  int64_t token = 0;  // index of its id
+};
+
 // Returns the ids of a text. A control piece that is spelled in bytes of the template alone becomes
 // its id; all other text is encoded as text, as one run between two control ids. `continued`: other
-// tokens precede the text, so that it gets no dummy prefix. INVALID_ARGUMENT as
-// IncrementalEncoder.
+// tokens precede the text, so that it gets no dummy prefix. `controls` (null: none) gets the places of
+// the control pieces. INVALID_ARGUMENT as IncrementalEncoder.
 Result<std::vector<int32_t>> EncodeMarkedText(const Tokenizer& tokenizer, const MarkedText& text,
-                                              bool continued);
+                                              bool continued,
+                                              std::vector<ControlPlace>* controls = nullptr);
 
 }  // namespace polysketch

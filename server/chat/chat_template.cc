@@ -117,6 +117,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Make(Source source, const To
   std::unique_ptr<ChatTemplate> made(
       new ChatTemplate(std::move(source), std::move(block), tokenizer, add_bos));
   made->appends_ = made->CheckAppends();
+  made->answer_beginning_ = made->AnswerBeginning();
   made->takes_tools_ = made->WritesTools();
   for (const auto& [name, piece] : made->source_.pieces) {
     const int32_t id = name == "eos_token" ? made->ControlId(piece) : -1;
@@ -205,13 +206,42 @@ Result<MarkedText> ChatTemplate::Render(const std::vector<ChatMessage>& messages
   return CutAfter(*text, messages.back().content);
 }
 
+std::vector<size_t> ChatTemplate::BeginningsOf(const MarkedText& text,
+                                               const std::vector<ChatMessage>& messages,
+                                               const ChatOptions& options) const {
+  std::vector<size_t> found;
+  if (messages.size() > 1 && messages.front().role == "system") {
+    ChatOptions closed = options;
+    closed.add_generation_prompt = closed.continue_final_message = false;
+    // Templates may refuse a system message alone.
+    const Result<MarkedText> system = Render({messages.front()}, closed);
+    if (system.ok() && text.text().starts_with(system->text())) found.push_back(system->size());
+  }
+  const bool begins = options.add_generation_prompt && !options.continue_final_message;
+  if (!appends_.ok() && begins && !answer_beginning_.empty() &&
+      text.text().ends_with(answer_beginning_))
+    found.push_back(text.size() - answer_beginning_.size());
+  return found;
+}
+
 Result<std::vector<int32_t>> ChatTemplate::Encode(const std::vector<ChatMessage>& messages,
-                                                  const ChatOptions& options) const {
+                                                  const ChatOptions& options,
+                                                  std::vector<int64_t>* beginnings) const {
   PS_ASSIGN_OR_RETURN(const MarkedText text, Render(messages, options));
+  std::vector<ControlPlace> controls;
   PS_ASSIGN_OR_RETURN(std::vector<int32_t> ids,
-                      EncodeMarkedText(*tokenizer_, text, /*continued=*/false));
+                      EncodeMarkedText(*tokenizer_, text, /*continued=*/false, &controls));
   const int bos = tokenizer_->bos_id();
-  if (add_bos_ && bos >= 0 && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
+  const bool adds_bos = add_bos_ && bos >= 0 && (ids.empty() || ids.front() != bos);
+  if (adds_bos) ids.insert(ids.begin(), bos);
+  if (beginnings == nullptr) return ids;
+  // In front of a control piece the tokens do not depend on what follows.
+  for (const size_t byte : BeginningsOf(text, messages, options)) {
+    const auto at = std::ranges::lower_bound(controls, byte, {}, &ControlPlace::byte);
+    if (at == controls.end() || at->byte != byte) continue;
+    const int64_t tokens = at->token + (adds_bos ? 1 : 0);
+    if (tokens > (beginnings->empty() ? 0 : beginnings->back())) beginnings->push_back(tokens);
+  }
   return ids;
 }
 
@@ -295,6 +325,15 @@ Status ChatTemplate::CheckAppends() {
           "any other turns, found one that does not");
   }
   return TurnText(expected, &turn_end_).status();
+}
+
+std::string ChatTemplate::AnswerBeginning() const {
+  ChatOptions options;
+  const Result<MarkedText> open = Render({kUserStandIn}, options);
+  options.add_generation_prompt = false;
+  const Result<MarkedText> closed = Render({kUserStandIn}, options);
+  const bool found = open.ok() && closed.ok() && open->text().starts_with(closed->text());
+  return found ? open->text().substr(closed->size()) : "";
 }
 
 bool ChatTemplate::WritesTools() const {

@@ -70,9 +70,12 @@ class ChatTemplate {
   // Returns the text of a conversation. INVALID_ARGUMENT for messages that the template refuses.
   Result<MarkedText> Render(const std::vector<ChatMessage>& messages,
                             const ChatOptions& options) const;
-  // Returns the token ids of a conversation.
+  // Returns the token ids of a conversation. `beginnings` (null: none) gets the numbers of tokens after
+  // which other conversations may go on in another way: behind the system message, and, if the template
+  // does not write the beginning of an answer before answers, before it.
   Result<std::vector<int32_t>> Encode(const std::vector<ChatMessage>& messages,
-                                      const ChatOptions& options) const;
+                                      const ChatOptions& options,
+                                      std::vector<int64_t>* beginnings = nullptr) const;
 
   // Returns the token ids that `messages` add to a conversation whose last message is an answer that
   // ended with turn_end(). FAILED_PRECONDITION when appends() is an error.
@@ -108,7 +111,12 @@ class ChatTemplate {
   int32_t ControlAt(const MarkedText& text, size_t begin) const;
   // The same without the control piece that ends the answer, whose id *turn_end becomes.
   Result<MarkedText> TurnText(const MarkedText& after, int32_t* turn_end) const;
+  // The bytes after which Encode's beginnings end, ascending.
+  std::vector<size_t> BeginningsOf(const MarkedText& text, const std::vector<ChatMessage>& messages,
+                                   const ChatOptions& options) const;
   Status CheckAppends();
+  // What the template writes in front of an answer; empty if it writes nothing, or refuses a message.
+  std::string AnswerBeginning() const;
   bool WritesTools() const;
   int32_t ControlId(const std::string& piece) const;
 
@@ -117,6 +125,7 @@ class ChatTemplate {
   const Tokenizer* const tokenizer_;
   const bool add_bos_;
   Status appends_;
+  std::string answer_beginning_;
   bool takes_tools_ = false;
   int32_t turn_end_ = -1;
   std::vector<int32_t> stop_ids_;

@@ -156,12 +156,25 @@ void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request
   request->mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
 }
 
+Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptions& options,
+                       const ServedModel& model, v1::CompleteRequest* request) {
+  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
+  std::vector<int64_t> beginnings;
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                      chat_template->Encode(messages, options, &beginnings));
+  SetChatPrompt(ids, request);
+  if (model.prefix_cache == nullptr || request->cache().points_size() > 0) return Status();
+  for (const int64_t tokens : beginnings) {
+    if (tokens < model.prefix_cache->options().min_tokens) continue;
+    request->mutable_cache()->add_points(tokens);
+  }
+  return Status();
+}
+
 Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, ToolUse tools,
                const ReasoningUse& reasoning, const ServedModel& model, CompletionJob* job) {
-  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   options.tools = std::move(tools.list);
-  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, chat_template->Encode(messages, options));
-  SetChatPrompt(ids, &job->common);
+  PS_RETURN_IF_ERROR(SetConversation(messages, options, model, &job->common));
   PS_RETURN_IF_ERROR(BindTools(tools, model, job));
   return BindReasoning(reasoning, model, job);
 }

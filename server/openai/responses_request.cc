@@ -288,10 +288,13 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   }
   response.echo = Echo(body, response.store, tools);
   chat_options.tools = std::move(tools.list);
-  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                      previous.empty() ? chat_template->Encode(turn, chat_options)
-                                       : chat_template->EncodeTurn(turn, chat_options));
-  SetChatPrompt(ids, &request);
+  if (previous.empty()) {
+    PS_RETURN_IF_ERROR(SetConversation(turn, chat_options, model, &request));
+  } else {
+    PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                        chat_template->EncodeTurn(turn, chat_options));
+    SetChatPrompt(ids, &request);
+  }
   PS_RETURN_IF_ERROR(BindTools(tools, model, &response.job));
   PS_RETURN_IF_ERROR(BindReasoning(reasoning, model, &response.job));
   response.turn_end = chat_template->turn_end();

@@ -359,6 +359,58 @@ TEST(ChatTemplate, TurnsAppend) {
   }
 }
 
+// The numbers of tokens after which other conversations may go on in another way.
+TEST(ChatTemplate, BeginningsOfConversations) {
+  const auto of = [](const ChatTemplate& chat_template, const Messages& messages,
+                     const ChatOptions& options = {}) {
+    std::vector<int64_t> beginnings;
+    const auto ids = chat_template.Encode(messages, options, &beginnings);
+    EXPECT_EQ(*ids, *chat_template.Encode(messages, options));
+    return beginnings;
+  };
+  // Number of tokens that both conversations begin with.
+  const auto common = [](const ChatTemplate& chat_template, const Messages& a, const Messages& b) {
+    const std::vector<int32_t> one = *chat_template.Encode(a, {}),
+                               two = *chat_template.Encode(b, {});
+    return std::mismatch(one.begin(), one.end(), two.begin(), two.end()).first - one.begin();
+  };
+  const ChatMessage system = {"system", "Be brief.", ""}, user = {"user", "hi", ""};
+  const std::string turns =
+      "{% for m in messages %}{{ bos_token ~ m.role ~ ': ' ~ m.content }}{% endfor %}";
+  const auto appends =
+      Make(turns + "{% if add_generation_prompt %}{{ bos_token }}assistant: {% endif %}");
+  ASSERT_TRUE(appends->appends().ok());
+  // BOS of the user's message is in front of what differs.
+  const int64_t parts = common(*appends, {system, user}, {system, {"tool", "x", ""}});
+  EXPECT_EQ(of(*appends, {system, user}), std::vector<int64_t>{parts - 1});
+  EXPECT_TRUE(of(*appends, {user, {"assistant", "yes", ""}, user}).empty());
+  EXPECT_TRUE(of(*appends, {system}).empty());
+
+  // Answers of earlier turns lack what a prompt ends with.
+  const auto thinks =
+      Make(turns + "{% if add_generation_prompt %}{{ bos_token }}assistant: <think>{% endif %}");
+  ASSERT_FALSE(thinks->appends().ok());
+  const Messages first = {user}, second = {user, {"assistant", "yes", ""}, user};
+  const auto before_answer = of(*thinks, first);
+  ASSERT_EQ(before_answer.size(), 1u);
+  // The next conversation has these tokens, and BOS and the role after them.
+  EXPECT_LE(before_answer[0], common(*thinks, first, second));
+  EXPECT_EQ((*thinks->Encode(first, {}))[static_cast<size_t>(before_answer[0])], 1);
+  EXPECT_EQ(of(*thinks, {system, user}).size(), 2u);
+  ChatOptions closed;
+  closed.add_generation_prompt = false;
+  EXPECT_TRUE(of(*thinks, first, closed).empty());
+
+  // Texts without control pieces part anywhere: the tokens at the end depend on what follows.
+  const auto plain =
+      Make("{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '. ' }}{% endfor %}");
+  EXPECT_TRUE(of(*plain, {system, user}).empty());
+  // The system message is not in front.
+  const auto moves =
+      Make("{{ bos_token ~ messages[-1].content ~ bos_token ~ messages[0].content }}");
+  EXPECT_TRUE(of(*moves, {system, user}).empty());
+}
+
 TEST(ChatTemplate, TemplatesThatRewriteEarlierTurnsDoNotAppend) {
   EXPECT_TRUE(Recorded("chatml")->appends().ok());
   EXPECT_TRUE(Recorded("llama2")->appends().ok());
