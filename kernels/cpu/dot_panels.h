@@ -170,9 +170,10 @@ void DotPanel(const Product& p, const WordRows& x, const Range& rows, PanelPair 
   }
 }
 
-// One row times kSingleRowPanels neighbouring panels.
+// One row times kSingleRowPanels neighbouring panels. With AVX2 it prefetches as many from `next` on:
+// its loop is too long for the processor to look far ahead. With AVX-512 that costs more than it gains.
 template <typename Format>
-void DotSingleRow(const Product& p, const WordRows& x, int64_t panel) {
+void DotSingleRow(const Product& p, const WordRows& x, int64_t panel, int64_t next) {
   const PackedMatrix& w = p.w;
   typename Format::Sum acc[kSingleRowPanels][2];
 #pragma GCC unroll 4
@@ -182,11 +183,16 @@ void DotSingleRow(const Product& p, const WordRows& x, int64_t panel) {
   }
   const int64_t depth = w.depth(), panel_size = depth * kPanelColumns * 4;
   const int8_t* first = w.panel<int8_t>(panel);
+  const int64_t ahead = (std::min(next, w.panels() - kSingleRowPanels) - panel) * panel_size;
   for (int64_t k = 0; k < depth; ++k) {
     const I word = BroadcastBytes(x.bytes + k * 4);
 #pragma GCC unroll 4
     for (int i = 0; i < kSingleRowPanels; ++i) {
       const int8_t* words = first + i * panel_size + k * kPanelColumns * 4;
+      if constexpr (kPanelVectors == 1) {
+        __builtin_prefetch(words + ahead, 0, /*locality=*/2);  // to L2
+        __builtin_prefetch(words + ahead + 64, 0, /*locality=*/2);
+      }
       acc[i][0] = Format::Dot(acc[i][0], word, IntLoad(words));
       acc[i][1] = Format::Dot(acc[i][1], word, IntLoad(words + kLanes * 4));
     }
@@ -210,7 +216,7 @@ void DotPanels(const Product& p, const WordRows& x) {
   const int64_t group = std::clamp<int64_t>(wanted, 1, kSingleRowPanels);
   p.ForPanels(group, [&](const Range& range, const Range& rows, int) {
     if (p.rows == 1 && !p.gate && range.size() == kSingleRowPanels) {
-      return DotSingleRow<Format>(p, x, range.first);
+      return DotSingleRow<Format>(p, x, range.first, p.PanelAfter(range.last - 1, range, group));
     }
     for (int64_t panel = range.first; panel < range.last; ++panel) {
       DotPanel<Format>(p, x, rows, {panel, p.PanelAfter(panel, range, group)});
