@@ -475,7 +475,7 @@ Result<std::unique_ptr<LoadedModel>> LoadModel(const ServerConfig& config, Engin
   const Clock::time_point start = Clock::now();
   auto loaded = std::make_unique<LoadedModel>();
   PS_RETURN_IF_ERROR(LoadFolders(config, loaded.get()));
-  loaded->prefix_cache = NewPrefixCache(config, loaded->model->attention());
+  loaded->prefix_cache = NewPrefixCache(config, loaded->model->spec());
   const EngineOptions options =
       MakeEngineOptions(config, observer, std::move(writers), loaded.get());
   PS_ASSIGN_OR_RETURN(loaded->engine,

@@ -77,6 +77,21 @@ size_t SavedBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
   return bytes;
 }
 
+// PrefixCacheOptions::attention_cost, by the multiplications of a token.
+double AttentionCost(const ModelSpec& spec) {
+  const auto width = static_cast<double>(spec.frame.width);
+  double to_one_token = 0, rest = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    const HeadShape heads = layer.attention.shape();
+    const auto q = static_cast<double>(heads.q_row()), k = static_cast<double>(heads.k_row());
+    if (layer.attention.grows()) to_one_token += 2 * q;
+    const int64_t hidden = spec.frame.mlp_hidden;
+    const auto mlp = static_cast<double>(UpColumns(spec.frame.gate, hidden) + hidden);
+    rest += width * (2 * q + 2 * k + mlp);
+  }
+  return rest > 0 ? to_one_token / rest : 0;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& config) {
@@ -86,14 +101,17 @@ Result<std::unique_ptr<StateStore>> OpenConfiguredStore(const ServerConfig& conf
   return store;
 }
 
-std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config,
-                                            std::span<const AttentionSpec> layers) {
+std::unique_ptr<PrefixCache> NewPrefixCache(const ServerConfig& config, const ModelSpec& spec) {
   if (config.prefix_cache_min_tokens == 0) return nullptr;
   int64_t block = 1;
-  for (const AttentionSpec& layer : layers) block = std::max<int64_t>(block, layer.block);
+  for (const LayerSpec& layer : spec.layers)
+    block = std::max<int64_t>(block, layer.attention.block);
   const int64_t every = (config.prefix_cache_every + block - 1) / block * block;
-  return std::make_unique<PrefixCache>(PrefixCacheOptions{
-      .memory = 0, .min_tokens = config.prefix_cache_min_tokens, .every = every});
+  return std::make_unique<PrefixCache>(
+      PrefixCacheOptions{.memory = 0,
+                         .min_tokens = config.prefix_cache_min_tokens,
+                         .every = every,
+                         .attention_cost = AttentionCost(spec)});
 }
 
 Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const LoadedModel& loaded) {
