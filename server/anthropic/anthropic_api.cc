@@ -15,13 +15,16 @@ namespace {
 constexpr std::string_view kMessages = "/v1/messages";
 
 // The API has no way to continue a message on another replica.
-CompletionRun::Hooks RefuseMigration() {
-  return {.before_end =
-              [](const Answer& answer, const std::function<void(const Status&)>& done) {
-                if (answer.resume_token.empty()) return done(Status());
-                done(Unavailable("the server is draining").WithReason(Reason::kDraining));
-              },
-          .on_failure = nullptr};
+CompletionRun::Hooks RefuseMigration(const std::shared_ptr<HttpExchange>& exchange) {
+  CompletionRun::Hooks hooks;
+  hooks.before_end = [exchange](const Answer& answer, std::function<void(const Status&)> done) {
+    const bool migrated = !answer.resume_token.empty();
+    exchange->Post([migrated, done = std::move(done)] {
+      done(migrated ? Unavailable("the server is draining").WithReason(Reason::kDraining)
+                    : Status());
+    });
+  };
+  return hooks;
 }
 
 }  // namespace
@@ -44,7 +47,8 @@ void AnthropicApi::Message(const Exchange& exchange) const {
   RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
     Result<nlohmann::json> body = ParseMessagesBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    RunJob(exchange, ToMessagesJob(*body, model(), hold), NewMessagesForm, RefuseMigration());
+    RunJob(exchange, ToMessagesJob(*body, model(), hold), NewMessagesForm,
+           RefuseMigration(exchange));
   });
 }
 

@@ -21,7 +21,8 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
  public:
   // Steps of an endpoint around the calls. Called once each, at most, on any thread.
   struct Hooks {
-    // After the last call, before the end of the response, which waits for `done`. Null: none.
+    // After the last call, before the end of the response, which waits for `done`. Calls `done` later,
+    // not at once. Null: none.
     std::function<void(const Answer& answer, std::function<void(const Status&)> done)> before_end;
     // The request has failed, or the client has left. Null: none.
     std::function<void()> on_failure;
