@@ -322,9 +322,6 @@ Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
   if (const auto limit = fields.Integer("max_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));
   AcceptCacheControl(&fields);
-  Refuse(&fields, {"container", "mcp_servers"}, "the server runs no tools");
-  Refuse(&fields, {"context_management"}, "the server removes nothing from a conversation");
-  fields.Ignore({"metadata", "inference_geo", "speed", "diagnostics"});
   ChatOptions options;
   options.hold = std::move(hold);
   ReadTemplateVariables(&fields, &options);

@@ -38,6 +38,9 @@ constexpr Flag kFlags[] = {
      "form of the reasoning before an answer, which responses have apart from it "
      "(docs/openai-api.md). auto: the marks that the chat template has. deepseek: <think> and "
      "</think>. none: reasoning is a part of the answer."},
+    {"strict-parameters", kSwitch, "", &C::strict_parameters, 0, 0,
+     "refuses HTTP requests with a parameter that has no effect (docs/openai-api.md). Without it "
+     "such parameters are ignored, with the warning parameter_ignored."},
     {"generation-config", kChoice, "auto|none", &C::generation_config, 0, 0,
      "sampling parameters of requests that do not set them. auto: those of generation_config.json "
      "of "

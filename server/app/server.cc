@@ -26,6 +26,7 @@
 #include "server/http/status_page.h"
 #include "server/metrics/scrape.h"
 #include "server/net/grpc_threads.h"
+#include "server/net/ignored_parameters.h"
 #include "server/net/reflection.h"
 #include "server/openai/openai_api.h"
 #include "server/rpc/service.h"
@@ -309,6 +310,7 @@ std::vector<prometheus::MetricFamily> Server::CollectMetrics() const {
 
 Status Server::StartHttp(const ServerConfig& config) {
   page_ = std::make_unique<StatusPage>(&router_, &context_, [this] { return CollectMetrics(); });
+  SetStrictParameters(config.strict_parameters);
   openai_ = std::make_unique<OpenAiApi>(&router_, &context_, config.served_model_name);
   anthropic_ = std::make_unique<AnthropicApi>(&router_, &context_, config.served_model_name);
   const HttpLimits limits = {.max_connections = config.max_connections,

@@ -16,6 +16,7 @@
 
 #include "base/logging.h"
 #include "base/thread_name.h"
+#include "server/net/ignored_parameters.h"
 
 namespace polysketch {
 namespace {
@@ -298,6 +299,16 @@ void AddRefusals(const Refusals::Counts& counts, std::vector<MetricFamily>* fami
     AddSeries(static_cast<double>(count), {{"reason", std::string(reason)}}, &family);
 }
 
+void AddIgnoredParameters(std::vector<MetricFamily>* families) {
+  MetricFamily& family = AddFamily(
+      "polysketch_parameters_ignored_total",
+      "HTTP requests with a parameter that has no effect, by its name; other: names beyond "
+      "the first 100.",
+      MetricType::Counter, families);
+  for (const auto& [name, count] : IgnoredParameters())
+    AddSeries(static_cast<double>(count), {{"parameter", name}}, &family);
+}
+
 void AddRefused(const RefusedCounts& refused, std::vector<MetricFamily>* families) {
   MetricFamily& family = AddFamily(
       "polysketch_credentials_refused_total",
@@ -346,6 +357,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   AddConnections(connections_(), &families);
   AddRefused(refused_(), &families);
   AddRefusals(refusals_(), &families);
+  AddIgnoredParameters(&families);
   AddRequestMemory(memory_(), &families);
   AddSpans(spans_(), &families);
   AddCpuParts(&families);

@@ -68,21 +68,23 @@ class ChoicesForm : public AnswerForm {
     std::string choices = "[";
     for (size_t i = 0; i < answer->choices.size(); ++i) {
       if (i > 0) choices += ',';
-      choices += WholeChoice(i, &answer->choices[i]);
+      choices += WholeChoice(i, answer);
     }
     choices += ']';
     answer->echoes.clear();
     Json body = Envelope(header_, /*stream=*/false);
+    AddPromptIds(answer, &body);
     body["usage"] = UsageJson(*answer);
     AddServerFields(*answer, &body);
     return WithMember(body, "choices", choices);
   }
 
   std::string Piece(size_t index, Answer* answer) final {
-    AnswerChoice* choice = &answer->choices[index];
-    const std::string piece = PieceChoice(index, choice);
+    const AnswerChoice* const choice = &answer->choices[index];
+    const std::string piece = PieceChoice(index, answer);
     if (piece.empty()) return "";
     Json event = Envelope(header_, /*stream=*/true);
+    AddPromptIds(answer, &event);
     const std::string choices = StrCat("[", piece, "]");
     if (options_.include_usage) event["usage"] = UsageSoFar(index, *answer);
     if (!choice->finish_reason.empty()) AddServerFields(*answer, &event);
@@ -99,8 +101,10 @@ class ChoicesForm : public AnswerForm {
  protected:
   virtual Json Envelope(const AnswerHeader& header, bool stream) const = 0;
   // Each takes what the choice has. A piece without anything to say is empty.
-  virtual std::string WholeChoice(size_t index, AnswerChoice* choice) = 0;
-  virtual std::string PieceChoice(size_t index, AnswerChoice* choice) = 0;
+  virtual std::string WholeChoice(size_t index, Answer* answer) = 0;
+  virtual std::string PieceChoice(size_t index, Answer* answer) = 0;
+  // Whether the token ids of the prompt are a member of the response, not of its choices.
+  virtual bool ids_of_response() const = 0;
 
   // The text of a choice, with the echo.
   static std::string TakeText(AnswerChoice* choice) {
@@ -121,7 +125,27 @@ class ChoicesForm : public AnswerForm {
 
   const CompletionOptions& options() const { return options_; }
 
+  // The token ids of a choice, and once those of its prompt.
+  void AddChoiceIds(size_t index, Answer* answer, Json* json) {
+    if (!options_.token_ids) return;
+    if (!ids_of_response()) {
+      if (with_ids_.size() <= index) with_ids_.resize(index + 1);
+      if (!with_ids_[index])
+        (*json)["prompt_token_ids"] =
+            answer->prompt_ids[index / static_cast<size_t>(options_.choices)];
+      with_ids_[index] = true;
+    }
+    (*json)["token_ids"] = std::exchange(answer->choices[index].token_ids, {});
+  }
+
  private:
+  // Once.
+  void AddPromptIds(Answer* answer, Json* json) const {
+    if (!options_.token_ids || !ids_of_response() || answer->prompt_ids.empty()) return;
+    (*json)["prompt_token_ids"] = answer->prompt_ids[0];
+    answer->prompt_ids.clear();
+  }
+
   // Of a choice and its prompt; null unless the client asks for it.
   Json UsageSoFar(size_t index, const Answer& answer) const {
     if (!options_.continuous_usage) return {};
@@ -136,6 +160,7 @@ class ChoicesForm : public AnswerForm {
 
   const CompletionOptions options_;
   const AnswerHeader header_;
+  std::vector<bool> with_ids_;  // by choice: the ids of its prompt were written
 };
 
 class CompletionForm final : public ChoicesForm {
@@ -147,17 +172,20 @@ class CompletionForm final : public ChoicesForm {
     return Head("cmpl-", "text_completion", header);
   }
   Json TakeLogprobs(Logprobs* logprobs) const override { return logprobs->TakeForCompletion(); }
-  std::string WholeChoice(size_t index, AnswerChoice* choice) override {
+  bool ids_of_response() const override { return false; }
+  std::string WholeChoice(size_t index, Answer* answer) override {
+    AnswerChoice* const choice = &answer->choices[index];
     Json json;
     json["index"] = index;
     json["text"] = TakeText(choice);
     json["logprobs"] = Json::array();
     json["finish_reason"] = ReasonJson(*choice);
     AddStopReason(*choice, &json);
+    AddChoiceIds(index, answer, &json);
     return TakeLast(json, choice);
   }
-  std::string PieceChoice(size_t index, AnswerChoice* choice) override {
-    return WholeChoice(index, choice);
+  std::string PieceChoice(size_t index, Answer* answer) override {
+    return WholeChoice(index, answer);
   }
 };
 
@@ -170,14 +198,16 @@ class ChatForm final : public ChoicesForm {
     return Head("chatcmpl-", stream ? "chat.completion.chunk" : "chat.completion", header);
   }
   Json TakeLogprobs(Logprobs* logprobs) const override { return logprobs->TakeForChat(); }
-  static std::string ChoiceJson(size_t index, const char* field, Json message,
-                                AnswerChoice* choice) {
+  bool ids_of_response() const override { return true; }
+  std::string ChoiceJson(size_t index, const char* field, Json message, Answer* answer) {
+    AnswerChoice* const choice = &answer->choices[index];
     Json json;
     json["index"] = index;
     json[field] = std::move(message);
     json["logprobs"] = Json::array();
     json["finish_reason"] = ReasonJson(*choice);
     AddStopReason(*choice, &json);
+    AddChoiceIds(index, answer, &json);
     return TakeLast(json, choice);
   }
   int64_t KeptBytes() const override {
@@ -187,7 +217,8 @@ class ChatForm final : public ChoicesForm {
     return static_cast<int64_t>(bytes);
   }
 
-  std::string WholeChoice(size_t index, AnswerChoice* choice) override {
+  std::string WholeChoice(size_t index, Answer* answer) override {
+    AnswerChoice* const choice = &answer->choices[index];
     Json message, calls = Json::array();
     std::string content = TakeText(choice);
     if (options().tools) {
@@ -216,11 +247,12 @@ class ChatForm final : public ChoicesForm {
       message["tool_calls"] = std::move(calls);
       EndWithCalls(choice);
     }
-    return ChoiceJson(index, "message", std::move(message), choice);
+    return ChoiceJson(index, "message", std::move(message), answer);
   }
 
   // The first piece of a choice names the role.
-  std::string PieceChoice(size_t index, AnswerChoice* choice) override {
+  std::string PieceChoice(size_t index, Answer* answer) override {
+    AnswerChoice* const choice = &answer->choices[index];
     if (index >= streams_.size()) streams_.resize(index + 1);
     Stream& stream = streams_[index];
     std::string text = TakeText(choice);
@@ -236,7 +268,7 @@ class ChatForm final : public ChoicesForm {
     if (delta.empty() && choice->finish_reason.empty() && !choice->logprobs.has_value() &&
         (options().tools || options().reasoning))
       return "";
-    return ChoiceJson(index, "delta", std::move(delta), choice);
+    return ChoiceJson(index, "delta", std::move(delta), answer);
   }
 
   struct Stream {

@@ -35,6 +35,7 @@ struct AnswerChoice {
   std::optional<int32_t> stop_token;  // of v1::Finish
   int32_t last_token = -1;
   int64_t tokens = 0;                     // generated
+  std::vector<int32_t> token_ids;         // with CompletionOptions::token_ids
   std::optional<ReasoningReader> reader;  // that divides reasoning and text; nullopt: all is text
   int64_t reasoning_tokens = 0;
 };
@@ -42,6 +43,7 @@ struct AnswerChoice {
 struct Answer {
   std::vector<EchoedPrompt> echoes;   // by prompt
   std::vector<AnswerChoice> choices;  // choice c of prompt p at p * CompletionOptions::choices + c
+  std::vector<std::vector<int32_t>> prompt_ids;  // by prompt, with CompletionOptions::token_ids
   std::vector<std::optional<int64_t>> prompt_tokens;  // by prompt; nullopt: not known yet
   v1::Usage usage;
   std::optional<v1::Session> session;

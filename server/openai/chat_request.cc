@@ -57,17 +57,6 @@ ChatOptions ReadChatOptions(JsonFields* fields) {
   return options;
 }
 
-void RefuseOtherThanText(JsonFields* fields) {
-  Refuse(fields, {"functions"}, "the field of tools is `tools`");
-  const json* choice = fields->Any("function_call");
-  if (choice != nullptr && *choice != "none" && *choice != "auto")
-    fields->Fail("function_call", "expected none: the field of tools is `tools`");
-  Refuse(fields, {"audio", "prediction", "web_search_options"}, "the model generates text only");
-  const json* modalities = fields->Any("modalities");
-  if (modalities != nullptr && *modalities != json::array({"text"}))
-    fields->Fail("modalities", "expected [\"text\"], found another value");
-}
-
 }  // namespace
 
 Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
@@ -150,6 +139,13 @@ void ReadTemplateVariables(JsonFields* fields, ChatOptions* options) {
   } else if (const json* variables = fields->Object("chat_template_kwargs")) {
     options->variables = *variables;
   }
+  if (const json* const documents = fields->Any("documents")) {
+    if (!documents->is_array())
+      return fields->Fail("documents",
+                          StrCat("expected an array, found ", JsonTypeName(*documents)));
+    if (options->variables.is_null()) options->variables = nlohmann::ordered_json::object();
+    options->variables["documents"] = *documents;
+  }
 }
 
 void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request) {
@@ -175,6 +171,11 @@ Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, To
                const ReasoningUse& reasoning, const ServedModel& model, CompletionJob* job) {
   options.tools = std::move(tools.list);
   PS_RETURN_IF_ERROR(SetConversation(messages, options, model, &job->common));
+  v1::Prompt* const prompt = job->common.mutable_prompt();
+  const int tokens = prompt->tokens().ids_size();
+  TruncatePrompt(model, *job, prompt);
+  // They are places of the whole prompt.
+  if (prompt->tokens().ids_size() < tokens) job->common.mutable_cache()->clear_points();
   PS_RETURN_IF_ERROR(BindTools(tools, model, job));
   return BindReasoning(reasoning, model, job);
 }
@@ -197,23 +198,24 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
   ReadGeneration(&fields, &request);
   ReadResponseFormat(&fields, &request);
   ReadLogprobs(&fields, &job.options, &request);
-  RefuseOtherThanText(&fields);
   ChatOptions options = ReadChatOptions(&fields);
   options.hold = std::move(hold);
-  const auto former_limit = fields.Integer("max_tokens", 0, kMaxInt32);
-  const auto limit = fields.Integer("max_completion_tokens", 0, kMaxInt32);
-  if (limit.has_value() || former_limit.has_value())
-    request.set_max_tokens(static_cast<int32_t>(limit.has_value() ? *limit : *former_limit));
+  ReadMaxTokens(&fields, {"n_predict", "max_tokens", "max_completion_tokens"}, &request);
+  ReadTokenIds(&fields, &job.options);
+  const bool echo = fields.Bool("echo").value_or(false);
+  if (fields.Bool("add_special_tokens").value_or(false))
+    fields.Fail("add_special_tokens", "expected false: the template writes control pieces");
   job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));
   request.set_n(job.options.choices);
   ToolUse tools = ReadTools(&fields);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/false, &options);
-  fields.Ignore({"metadata", "store", "verbosity"});
   const json* messages = fields.Any("messages");
   if (messages == nullptr) fields.Fail("messages", "expected an array of messages, found none");
   PS_RETURN_IF_ERROR(fields.Finish());
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list,
                       ToChatMessages(*messages, "messages", {"text"}, /*tools=*/true));
+  // The answer continues this message.
+  if (echo && list.back().role == "assistant") job.options.prefix = list.back().content;
   PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), reasoning, model, &job));
   return job;
 }

@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "server/convert/request_id.h"
+#include "server/convert/status_map.h"
 #include "server/openai/structured_output.h"
 
 namespace polysketch {
@@ -36,8 +38,12 @@ void ReadSampling(JsonFields* fields, v1::Sampling* sampling) {
   if (const auto value = fields->Integer("top_k", -1, kMaxInt32))
     sampling->set_top_k(static_cast<int32_t>(std::max<int64_t>(*value, 0)));
   if (const auto value = fields->Number("min_p")) sampling->set_min_p(*value);
-  if (const auto value = fields->Number("repetition_penalty"))
-    sampling->set_repetition_penalty(*value);
+  for (const char* const name : {"repeat_penalty", "repetition_penalty"})
+    if (const auto value = fields->Number(name)) sampling->set_repetition_penalty(*value);
+  // The penalty counts all tokens.
+  const int64_t last = fields->Integer("repeat_last_n", -1, kMaxInt32).value_or(-1);
+  if (last > 0 && sampling->has_repetition_penalty() && sampling->repetition_penalty() != 1)
+    fields->Fail("repeat_last_n", StrCat("expected -1 beside a penalty, found ", last));
   if (const auto value = fields->Number("frequency_penalty"))
     sampling->set_frequency_penalty(*value);
   if (const auto value = fields->Number("presence_penalty")) sampling->set_presence_penalty(*value);
@@ -48,6 +54,7 @@ void ReadSampling(JsonFields* fields, v1::Sampling* sampling) {
 
 // The prefix cache: {"read": true, "write": true, "points": [512]}.
 void ReadCache(JsonFields* fields, v1::CompleteRequest* request) {
+  if (const auto read = fields->Bool("cache_prompt")) request->mutable_cache()->set_read(*read);
   const json* object = fields->Object("cache");
   if (object == nullptr) return;
   JsonFields cache(*object, "cache.");
@@ -92,7 +99,74 @@ void AddPrompts(JsonFields* fields, std::vector<v1::Prompt>* prompts) {
   }
 }
 
+// An output without stops has as many tokens as it may: a minimum changes nothing there.
+void ReadMinTokens(JsonFields* fields, const v1::CompleteRequest& request) {
+  const int64_t tokens = fields->Integer("min_tokens", 0, kMaxInt32).value_or(0);
+  const bool stops = request.stop_size() > 0 || request.stop_token_ids_size() > 0;
+  if (tokens > 0 && (stops || !request.ignore_eos()))
+    fields->Fail("min_tokens", "expected 0, or \"ignore_eos\": true beside it and no stops");
+}
+
+// Makes token ids of prompts that are texts.
+Status TokenizePrompts(const ServedModel& model, bool add_bos, CompletionJob* job) {
+  const RequestRules& rules = model.rules;
+  if (!job->common.session().empty() || !job->common.resume_token().empty()) {
+    return InvalidArgument(
+        "session: expected none beside add_special_tokens, truncate_prompt_tokens and "
+        "return_token_ids");
+  }
+  for (v1::Prompt& prompt : job->prompts) {
+    if (prompt.has_text()) {
+      PS_RETURN_IF_ERROR(RequireTokenizer(rules, "prompt"));
+      const Result<std::vector<int32_t>> ids = rules.tokenizer->Encode(prompt.text());
+      if (!ids.ok()) return Prefixed("prompt: ", ids.status());
+      auto* const to = prompt.mutable_tokens()->mutable_ids();
+      if (rules.add_bos && add_bos) to->Add(rules.bos_id);
+      to->Add(ids->begin(), ids->end());
+    }
+    TruncatePrompt(model, *job, &prompt);
+  }
+  return Status();
+}
+
 }  // namespace
+
+int64_t MaxModelTokens(const ServedModel& model) {
+  const int64_t limit = model.description.context_limit();
+  return limit > 0 ? limit : model.rules.max_prompt_tokens;
+}
+
+void ReadMaxTokens(JsonFields* fields, std::initializer_list<const char*> names,
+                   v1::CompleteRequest* request) {
+  for (const char* const name : names) {
+    // llama.cpp's value for "no limit".
+    const auto limit = fields->Integer(name, -1, kMaxInt32);
+    if (!limit.has_value()) continue;
+    if (*limit < 0) {
+      if (std::string_view(name) != "n_predict")
+        fields->Fail(name, StrCat("expected 0 to ", kMaxInt32, ", found ", *limit));
+      request->clear_max_tokens();
+    } else {
+      request->set_max_tokens(static_cast<int32_t>(*limit));
+    }
+  }
+}
+
+void ReadTokenIds(JsonFields* fields, CompletionOptions* options) {
+  options->token_ids = fields->Bool("return_token_ids").value_or(false);
+  options->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
+  options->truncate_prompt = fields->Integer("truncate_prompt_tokens", -1, kMaxInt32);
+  if (options->truncate_prompt == 0)
+    fields->Fail("truncate_prompt_tokens", "expected -1, or 1 or more, found 0");
+}
+
+void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prompt* prompt) {
+  if (!job.options.truncate_prompt || !prompt->has_tokens()) return;
+  const int64_t most =
+      *job.options.truncate_prompt > 0 ? *job.options.truncate_prompt : MaxModelTokens(model);
+  auto* const ids = prompt->mutable_tokens()->mutable_ids();
+  if (ids->size() > most) ids->ExtractSubrange(0, static_cast<int>(ids->size() - most), nullptr);
+}
 
 void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
   ReadSampling(fields, request->mutable_sampling());
@@ -111,8 +185,7 @@ void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
     request->set_draft_tokens(static_cast<int32_t>(*value));
   ReadCache(fields, request);
   ReadGuided(fields, request);
-  fields->Ignore(
-      {"user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
+  ReadMinTokens(fields, *request);
 }
 
 void ReadSession(JsonFields* fields, v1::CompleteRequest* request) {
@@ -123,6 +196,9 @@ void ReadSession(JsonFields* fields, v1::CompleteRequest* request) {
 }
 
 void ReadStreaming(JsonFields* fields, CompletionOptions* options) {
+  options->request_id = fields->String("request_id").value_or("");
+  if (!options->request_id.empty() && !IsRequestId(options->request_id))
+    fields->Fail("request_id", "expected an id as x-request-id may be, found another text");
   options->stream = fields->Bool("stream").value_or(false);
   const json* object = fields->Object("stream_options");
   if (object == nullptr) return;
@@ -149,7 +225,7 @@ int64_t CompletionJob::MemoryBytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-Result<CompletionJob> ToCompletionJob(const json& body) {
+Result<CompletionJob> ToCompletionJob(const json& body, const ServedModel* model) {
   CompletionJob job;
   JsonFields fields(body);
   v1::CompleteRequest& common = job.common;
@@ -158,9 +234,8 @@ Result<CompletionJob> ToCompletionJob(const json& body) {
   ReadGeneration(&fields, &common);
   ReadResponseFormat(&fields, &common);
   ReadSession(&fields, &common);
-  fields.Ignore({"metadata", "store"});
-  common.set_max_tokens(
-      static_cast<int32_t>(fields.Integer("max_tokens", 0, kMaxInt32).value_or(16)));
+  common.set_max_tokens(16);
+  ReadMaxTokens(&fields, {"n_predict", "max_tokens"}, &common);
   job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));
   common.set_n(job.options.choices);
   if (const auto value = fields.Integer("best_of", 1, 64))
@@ -173,8 +248,8 @@ Result<CompletionJob> ToCompletionJob(const json& body) {
   common.set_echo(job.options.echo);
   if (const auto value = fields.Integer("logprobs_from", 0, kMaxInt64))
     common.set_logprobs_from(*value);
-  if (!fields.String("suffix").value_or("").empty())
-    fields.Fail("suffix", "expected none: the model continues text and does not fill gaps");
+  ReadTokenIds(&fields, &job.options);
+  const bool add_bos = fields.Bool("add_special_tokens").value_or(true);
   // The token says everything else.
   if (!common.resume_token().empty()) {
     const std::string token = common.resume_token();
@@ -183,6 +258,8 @@ Result<CompletionJob> ToCompletionJob(const json& body) {
   }
   AddPrompts(&fields, &job.prompts);
   PS_RETURN_IF_ERROR(fields.Finish());
+  const bool needs_ids = !add_bos || job.options.token_ids || job.options.truncate_prompt;
+  if (needs_ids && model != nullptr) PS_RETURN_IF_ERROR(TokenizePrompts(*model, add_bos, &job));
   return job;
 }
 

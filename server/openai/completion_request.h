@@ -2,6 +2,7 @@
 // docs/openai-api.md lists the parameters.
 #pragma once
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "server/chat/reasoning.h"
 #include "server/chat/tool_parser.h"
 #include "server/openai/json_fields.h"
+#include "server/rpc/served_model.h"
 
 namespace polysketch {
 
@@ -30,7 +32,12 @@ struct CompletionOptions {
   std::optional<ToolParsing> tools;
   // How reasoning is told from the answer; nullopt: all is the answer.
   std::optional<ReasoningReader> reasoning;
-  bool include_reasoning = true;  // else it is dropped
+  bool include_reasoning = true;           // else it is dropped
+  std::string request_id;                  // in place of the header's, in the answer; empty: none
+  std::string prefix;                      // of the text of each choice: what the answer continues
+  bool token_ids = false;                  // those of prompt and output are returned
+  bool tokens_as_ids = false;              // tokens of log-probabilities are named by their ids
+  std::optional<int64_t> truncate_prompt;  // to this number of tokens; -1: to what the model takes
   // How errors of the RPC name the fields of the request: a message that begins with the first begins
   // with the second instead.
   std::vector<std::pair<std::string_view, std::string_view>> field_names = {{"sampling.", ""}};
@@ -53,8 +60,20 @@ struct CompletionJob {
 // Number of prompts in a request.
 inline constexpr size_t kMaxPrompts = 256;
 
-// INVALID_ARGUMENT names the field.
-Result<CompletionJob> ToCompletionJob(const nlohmann::json& body);
+// INVALID_ARGUMENT names the field. `model`: makes token ids of texts where the request needs them; null: it
+// does not.
+Result<CompletionJob> ToCompletionJob(const nlohmann::json& body,
+                                      const ServedModel* model = nullptr);
+
+// The context limit of the model; without one, what a prompt may have.
+int64_t MaxModelTokens(const ServedModel& model);
+// Reads the limit of the output; of several names the last that is there counts.
+void ReadMaxTokens(JsonFields* fields, std::initializer_list<const char*> names,
+                   v1::CompleteRequest* request);
+// Reads return_token_ids, return_tokens_as_token_ids and truncate_prompt_tokens.
+void ReadTokenIds(JsonFields* fields, CompletionOptions* options);
+// Leaves the last tokens of a prompt of token ids, as truncate_prompt_tokens says.
+void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prompt* prompt);
 
 // Reads the sampling parameters, stop conditions, priority and use of the prefix cache: the fields
 // that the endpoints have in common.

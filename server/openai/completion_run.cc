@@ -14,6 +14,7 @@ namespace {
 // Memory of what a response collects: the text of its JSON in parts, whole, and after its header. Of
 // a stream these are events with the echo of the prompt, whose parts are copied more often.
 constexpr int64_t kReplyCopies = 3, kEchoCopies = 6;
+constexpr int64_t kIdBytes = 8;     // of a token id in JSON
 constexpr int64_t kToolCopies = 2;  // what a reader of calls holds, and the calls
 // The end of a response is made at once, on a thread that others wait for.
 constexpr int64_t kMaxReplyJson = int64_t{64} << 20;
@@ -54,7 +55,13 @@ CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJ
   const auto answers =
       static_cast<int64_t>(job_.calls() * sizeof(AnswerChoice)) * int64_t{job_.options.choices};
   held_ = job_memory_.Hold(job_.MemoryBytes() + answers);
-  if (held_.ok()) held_ = HoldReply(0);  // what the form repeats of the request
+  // What the form repeats of the request.
+  int64_t repeated = EscapedBytes(job_.options.prefix) * job_.options.choices;
+  for (size_t i = 0; job_.options.token_ids && i < job_.calls(); ++i) {
+    const v1::Prompt& prompt = job_.prompts.empty() ? job_.common.prompt() : job_.prompts[i];
+    repeated += kIdBytes * prompt.tokens().ids_size() * job_.options.choices;
+  }
+  if (held_.ok()) held_ = HoldReply(repeated);
 }
 
 void CompletionRun::Start(const Router& router) {
@@ -63,7 +70,11 @@ void CompletionRun::Start(const Router& router) {
     return Fail(held_);
   }
   answer_.choices.resize(job_.calls() * static_cast<size_t>(job_.options.choices));
-  for (AnswerChoice& choice : answer_.choices) choice.reader = job_.options.reasoning;
+  for (AnswerChoice& choice : answer_.choices) {
+    choice.reader = job_.options.reasoning;
+    choice.text = job_.options.prefix;
+  }
+  if (job_.options.token_ids) answer_.prompt_ids.resize(job_.calls());
   answer_.echoes.resize(job_.calls());
   answer_.prompt_tokens.resize(job_.calls());
   decoders_.resize(job_.calls());
@@ -82,6 +93,10 @@ void CompletionRun::Start(const Router& router) {
       self->OnFinish(status);
     };
     const v1::CompleteRequest request = job_.Request(prompt);
+    if (job_.options.token_ids) {
+      const auto& ids = request.prompt().tokens().ids();
+      answer_.prompt_ids[prompt].assign(ids.begin(), ids.end());
+    }
     if (job_.options.logprobs) decoders_[prompt] = TextDecoder(tokenizer_, request);
     calls_.push_back(HttpCall::Start(router, exchange_, "Complete", request, std::move(callbacks)));
   }
@@ -175,14 +190,20 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   EchoedPrompt* const echo = delta.echoed() ? &answer_.echoes[prompt] : nullptr;
   if (echo == nullptr) {
     choice->tokens += delta.tokens_size();
+    if (job_.options.token_ids) {
+      choice->token_ids.insert(choice->token_ids.end(), delta.tokens().begin(),
+                               delta.tokens().end());
+    }
     AddText(delta.text(), /*ends=*/false, choice);
   } else {
     echo->text += delta.text();
   }
   int64_t bytes = EscapedBytes(delta.text());
+  if (job_.options.token_ids) bytes += kIdBytes * delta.tokens_size();
   if (delta.tokens_size() > 0) choice->last_token = delta.tokens(delta.tokens_size() - 1);
   if (job_.options.logprobs) {
-    if (!choice->logprobs.has_value()) choice->logprobs.emplace(tokenizer_, decoders_[prompt]);
+    if (!choice->logprobs.has_value())
+      choice->logprobs.emplace(tokenizer_, decoders_[prompt], job_.options.tokens_as_ids);
     choice->logprobs->Add(delta);
     GrowingObject& grown = echo != nullptr ? echo->logprobs : choice->grown;
     const int64_t before = grown.bytes();

@@ -52,7 +52,9 @@ void HttpApi::RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMa
                      CompletionRun::Hooks hooks) const {
   if (!job.ok()) return ReplyError(exchange.get(), job.status());
   if (!CheckModel(exchange.get(), job->options.model)) return;
-  std::unique_ptr<AnswerForm> form = make_form(job->options, HeaderOf(*exchange));
+  AnswerHeader header = HeaderOf(*exchange);
+  if (!job->options.request_id.empty()) header.request_id = job->options.request_id;
+  std::unique_ptr<AnswerForm> form = make_form(job->options, std::move(header));
   const auto run = std::make_shared<CompletionRun>(exchange, *std::move(job), std::move(form),
                                                    model().rules.tokenizer, std::move(hooks));
   exchange->Post([run, this] { run->Start(*router_); });

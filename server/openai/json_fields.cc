@@ -2,22 +2,12 @@
 
 #include <iterator>
 #include <limits>
-#include <mutex>
 #include <unordered_set>
 
-#include "base/logging.h"
+#include "server/net/ignored_parameters.h"
+#include "server/openai/other_parameters.h"
 
 namespace polysketch {
-namespace {
-
-void WarnOnce(const std::string& parameter) {
-  static std::mutex mutex;
-  static std::unordered_set<std::string> warned;  // guarded by mutex
-  std::lock_guard lock(mutex);
-  if (warned.insert(parameter).second) LogWarning("parameter_ignored", {{"parameter", parameter}});
-}
-
-}  // namespace
 
 Result<nlohmann::json> ParseJsonObject(const std::string& text) {
   Result<nlohmann::json> json = ParseJson(text);
@@ -123,9 +113,9 @@ const nlohmann::json* JsonFields::Object(const char* name) {
 
 void JsonFields::Ignore(std::initializer_list<const char*> names) {
   for (const char* const name : names) {
-    // Elements of arrays would make the names, and with them the warnings, unbounded.
+    // Of the elements of arrays, which are the server's own output that comes back, none is counted.
     if (Any(name) != nullptr && prefix_.find('[') == std::string::npos)
-      WarnOnce(StrCat(prefix_, name));
+      CountIgnoredParameter(StrCat(prefix_, name));
   }
 }
 
@@ -137,8 +127,7 @@ Status JsonFields::Finish() {
   for (const auto& [name, value] : object_.items()) {
     if (!status_.ok()) break;
     if (!value.is_null() && known_.count(name) == 0)
-      status_ =
-          InvalidArgument(prefix_, name, ": expected a field of the API, found an unknown one");
+      status_ = CheckUnread(prefix_, name, value, known_);
   }
   return status_;
 }

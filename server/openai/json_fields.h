@@ -44,10 +44,11 @@ class JsonFields {
   const nlohmann::json* Object(const char* name);
   // Any value; null if the field is absent.
   const nlohmann::json* Any(const char* name);
-  // Names of fields that have no effect. The log has a warning for the first request with one.
+  // Names of fields that have no effect (server/net/ignored_parameters.h).
   void Ignore(std::initializer_list<const char*> names);
 
-  // INVALID_ARGUMENT: the first error, or the first field that was not read.
+  // INVALID_ARGUMENT: the first error, or the first field that was not read and is refused
+  // (other_parameters.h).
   Status Finish();
   void Fail(const char* name, const std::string& message);
   // Takes an error of a part of the object; the first error counts.

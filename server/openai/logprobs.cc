@@ -74,7 +74,7 @@ Json Logprobs::TakeForCompletion() {
   Json tokens = Json::array(), logprobs = Json::array();
   Json tops = Json::array(), offsets = Json::array();
   for (const Entry& entry : std::exchange(entries_, {})) {
-    const std::string text = TokenText(tokenizer_, entry.token);
+    const std::string text = Text(entry.token);
     tokens.push_back(text);
     offsets.push_back(entry.offset);
     if (!entry.logprob.has_logprob()) {  // the first token of a sequence
@@ -85,7 +85,7 @@ Json Logprobs::TakeForCompletion() {
     logprobs.push_back(entry.logprob.logprob());
     Json top = Json::object();
     for (const v1::Alternative& alternative : entry.logprob.top())
-      top.emplace(TokenText(tokenizer_, alternative.token()), alternative.logprob());
+      top.emplace(Text(alternative.token()), alternative.logprob());
     top.emplace(text, entry.logprob.logprob());
     tops.push_back(std::move(top));
   }
@@ -99,7 +99,7 @@ Json Logprobs::TakeForCompletion() {
 
 Json Logprobs::ChatToken(int32_t token, float logprob) const {
   Json json;
-  json["token"] = TokenText(tokenizer_, token);
+  json["token"] = Text(token);
   json["logprob"] = logprob;
   json["bytes"] = Json::array();
   if (tokenizer_ == nullptr) return json;

@@ -24,8 +24,10 @@ std::optional<IncrementalDecoder> TextDecoder(const Tokenizer* tokenizer,
 // The log-probabilities of one choice, to which deltas are added.
 class Logprobs {
  public:
-  Logprobs(const Tokenizer* tokenizer, std::optional<IncrementalDecoder> decoder)
-      : tokenizer_(tokenizer), decoder_(std::move(decoder)) {}
+  // `as_ids`: the text of a token is "token_id:5".
+  Logprobs(const Tokenizer* tokenizer, std::optional<IncrementalDecoder> decoder,
+           bool as_ids = false)
+      : tokenizer_(tokenizer), as_ids_(as_ids), decoder_(std::move(decoder)) {}
 
   // `delta` has a log-probability for each token.
   void Add(const v1::Delta& delta);
@@ -44,7 +46,10 @@ class Logprobs {
   };
   nlohmann::ordered_json ChatToken(int32_t token, float logprob) const;
 
+  std::string Text(int32_t token) const { return TokenText(as_ids_ ? nullptr : tokenizer_, token); }
+
   const Tokenizer* tokenizer_;
+  bool as_ids_;
   std::optional<IncrementalDecoder> decoder_;
   int64_t offset_ = 0;  // characters of the text of the tokens so far
   std::vector<Entry> entries_;

@@ -91,7 +91,7 @@ void OpenAiApi::Complete(const Exchange& exchange) {
   Run(exchange, [exchange, this] {
     Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
     if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    RunJob(exchange, ToCompletionJob(*body), NewCompletionForm);
+    RunJob(exchange, ToCompletionJob(*body, &model()), NewCompletionForm);
   });
 }
 

@@ -137,7 +137,12 @@ class ResponseForm final : public AnswerForm {
   std::string BreakCall(const std::string& text, bool cut) {
     if (streams_ && cut) return EndItem("incomplete");
     std::string events = streams_ ? EndItem("incomplete") : "";
-    if (!streams_) items_.pop_back();
+    if (!streams_) {
+      items_.pop_back();
+      // The message before it goes on.
+      if (!items_.empty() && items_.back().kind == Kind::kMessage)
+        items_.back().status = "in_progress";
+    }
     return events += TakeText(Kind::kMessage, text);
   }
 

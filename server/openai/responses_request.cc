@@ -155,12 +155,7 @@ std::string DigestOf(const std::string& instructions, const ToolUse& tools) {
 }
 
 void RefuseOthers(JsonFields* fields) {
-  Refuse(fields, {"max_tool_calls"}, "the server calls no tools itself");
-  Refuse(fields, {"background", "conversation", "prompt"}, "the server has no such parameter");
   RefuseInclude(fields);
-  const json* truncation = fields->Any("truncation");
-  if (truncation != nullptr && *truncation != "disabled")
-    fields->Fail("truncation", "expected disabled: the server drops no turns");
   if (fields->Integer("top_logprobs", 0, 20).value_or(0) != 0)
     fields->Fail("top_logprobs", "expected 0: /v1/chat/completions returns log-probabilities");
 }
@@ -260,7 +255,6 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
     request.set_max_tokens(static_cast<int32_t>(*limit));
   ToolUse tools = ReadTools(&fields, /*flat=*/true);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/true, &chat_options);
-  fields.Ignore({"prompt_cache_options"});
   const json* input = fields.Any("input");
   if (input == nullptr)
     fields.Fail("input", "expected a string or an array of messages, found none");

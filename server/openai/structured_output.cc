@@ -20,6 +20,7 @@ const std::vector<Path>& SchemaPaths() {
                                            {"text", "format", "schema"},
                                            {"output_config", "format", "schema"},
                                            {"guided_json"},
+                                           {"json_schema"},
                                            {"structured_outputs", "json"}};
   return kPaths;
 }
@@ -133,15 +134,17 @@ Result<json> ParseCompletionBody(const std::string& text) {
 }
 
 void ReadGuided(JsonFields* fields, v1::CompleteRequest* request) {
-  if (fields->Any("guided_json") != nullptr)
-    ReadSchema(fields, "guided_json", NewOutput(fields, "guided_json", request));
+  // The second name is llama.cpp's.
+  for (const char* const name : {"guided_json", "json_schema"})
+    if (fields->Any(name) != nullptr) ReadSchema(fields, name, NewOutput(fields, name, request));
   if (const auto value = fields->String("guided_regex"))
     NewOutput(fields, "guided_regex", request)->set_regex(*value);
-  if (const auto value = fields->String("guided_grammar"))
-    NewOutput(fields, "guided_grammar", request)->set_ebnf(*value);
+  for (const char* const name : {"guided_grammar", "grammar"}) {
+    const auto value = fields->String(name);
+    if (value && !value->empty()) NewOutput(fields, name, request)->set_ebnf(*value);
+  }
   if (const auto value = fields->Strings("guided_choice"))
     ReadChoices(value, NewOutput(fields, "guided_choice", request));
-  fields->Ignore({"guided_decoding_backend"});
   ReadStructuredOutputs(fields, request);
   ReadCompact(fields, request);
 }

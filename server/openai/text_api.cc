@@ -5,6 +5,7 @@
 #include "server/chat/chat_template.h"
 #include "server/convert/wire.h"
 #include "server/http/json_text.h"
+#include "server/openai/completion_request.h"
 #include "server/openai/json_fields.h"
 
 namespace polysketch {
@@ -13,12 +14,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return JsonText(json) + "\n"; }
-
-// max_model_len: the context limit; without one, what a prompt may have.
-int64_t MaxModelTokens(const ServedModel& model) {
-  const int64_t limit = model.description.context_limit();
-  return limit > 0 ? limit : model.rules.max_prompt_tokens;
-}
 
 // Reads a request to its end: fields of vLLM that have no effect here are ignored.
 Status FinishTextRequest(JsonFields* fields) {

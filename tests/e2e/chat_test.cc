@@ -343,7 +343,7 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   expect(responses, {{"input", "x"}, {"tools", Tools()}}, "one that does not", "tools");
   expect(chat, with("response_format", {{"type", "xml"}}), "found \"xml\"", "response_format.type");
   expect(chat, with("top_logprobs", 2), "\"logprobs\": true", "top_logprobs");
-  expect(chat, with("frob", 2), "unknown", "frob");
+  expect(chat, with("temprature", 2), "unknown", "temprature");
   json both = with("continue_final_message", true);
   both["add_generation_prompt"] = true;
   expect(chat, both, "\"add_generation_prompt\": false", "continue_final_message");

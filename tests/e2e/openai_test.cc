@@ -332,7 +332,7 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
   const std::string path = "/v1/completions";
   expect(400, path, "{", "expected JSON", nullptr);
   expect(400, path, R"({"prompt": "x", "top_p": 2})", "found 2", "top_p");
-  expect(400, path, R"({"prompt": "x", "frob": 2})", "unknown", "frob");
+  expect(400, path, R"({"prompt": "x", "temprature": 2})", "unknown", "temprature");
   expect(400, path, R"({"prompt": "x", "logprobs_from": 2})", "with echo", "logprobs_from");
   expect(404, path, R"({"prompt": "x", "model": "gpt"})", "found \"gpt\"", "model");
   expect(404, path, R"({"session": "00"})", "no session 00", nullptr);

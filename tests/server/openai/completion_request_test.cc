@@ -236,9 +236,10 @@ TEST(CompletionRequest, ErrorsNameTheField) {
       {R"({"prompt": "x", "stream_options": {}})",
        "stream_options: expected \"stream\": true beside it"},
       {R"({"prompt": "x", "cache": {"reed": true}})",
-       "cache.reed: expected a field of the API, found an unknown one"},
+       "cache.reed: expected a field of the API, found an unknown one: read was perhaps meant"},
       {R"({"prompt": "x", "temprature": 1})",
-       "temprature: expected a field of the API, found an unknown one"},
+       "temprature: expected a field of the API, found an unknown one: temperature was perhaps "
+       "meant"},
       {R"({"prompt": "x", "suffix": "y"})",
        "suffix: expected none: the model continues text and does not fill gaps"},
   };

@@ -1,0 +1,146 @@
+#include "server/openai/other_parameters.h"
+
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "server/net/ignored_parameters.h"
+#include "server/openai/completion_request.h"
+#include "server/openai/json_fields.h"
+#include "server/openai/structured_output.h"
+#include "tests/testing/environment.h"
+
+namespace polysketch {
+namespace {
+
+Result<CompletionJob> Job(const std::string& more) {
+  const auto body = ParseCompletionBody(R"({"prompt": "x", )" + more + "}");
+  EXPECT_TRUE(body.ok()) << body.status().ToString() << more;
+  return ToCompletionJob(*body);
+}
+std::string ErrorOf(const std::string& more) {
+  const auto job = Job(more);
+  return job.ok() ? "" : job.status().message();
+}
+uint64_t Ignored(const std::string& name) {
+  const auto counts = IgnoredParameters();
+  const auto found = counts.find(name);
+  return found == counts.end() ? 0 : found->second;
+}
+
+TEST(OtherParameters, EachHasOneEntryAndIsDocumented) {
+  std::ifstream file(testing::SourceDir() / "docs/openai-api.md");
+  const std::string docs{std::istreambuf_iterator<char>(file), {}};
+  std::set<std::string_view> names;
+  for (const OtherParameter& other : OtherParameters()) {
+    EXPECT_TRUE(names.insert(other.name).second) << other.name;
+    EXPECT_NE(docs.find("`" + std::string(other.name) + "`"), std::string::npos) << other.name;
+  }
+}
+
+TEST(OtherParameters, ThoseWithoutAnEffectAreIgnored) {
+  const uint64_t before = Ignored("id_slot"), unknown = Ignored("frobnicate");
+  EXPECT_EQ(ErrorOf(R"("id_slot": 3, "user": "me", "store": true, "frobnicate": {"a": 1})"), "");
+  EXPECT_EQ(Ignored("id_slot"), before + 1);
+  EXPECT_EQ(Ignored("frobnicate"), unknown + 1);
+  // Null counts as absent.
+  EXPECT_EQ(ErrorOf(R"("id_slot": null)"), "");
+  EXPECT_EQ(Ignored("id_slot"), before + 1);
+}
+
+TEST(OtherParameters, ThoseThatWouldChangeAnOutputAreRefused) {
+  EXPECT_EQ(ErrorOf(R"("mirostat": 2)"), "mirostat: expected none: the server has no such sampler");
+  EXPECT_EQ(ErrorOf(R"("messages": [{"role": "user"}])"),
+            "messages: expected none: it is a parameter of another endpoint");
+  for (const char* const off :
+       {R"("mirostat": 0, "mirostat_tau": 5.0)", R"("typical_p": 1.0)", R"("typical_p": 1)",
+        R"("use_beam_search": false)", R"("lora": [])", R"("suffix": "")", R"("tools": [])",
+        R"("tool_choice": "auto")", R"("top_n_sigma": -1.0)", R"("min_tokens": 0)"})
+    EXPECT_EQ(ErrorOf(off), "") << off;
+}
+
+TEST(OtherParameters, NamesThatResembleOthersAreMistakes) {
+  EXPECT_NE(ErrorOf(R"("max_token": 5)").find("max_tokens was perhaps meant"), std::string::npos);
+  EXPECT_NE(ErrorOf(R"("tmeperature": 5)").find("temperature was perhaps"), std::string::npos);
+  EXPECT_NE(ErrorOf(R"("top-p": 1)").find("top_p was perhaps meant"), std::string::npos);
+  EXPECT_EQ(ErrorOf(R"("provider": 5, "x": 1, "id": 2)"), "");
+}
+
+TEST(OtherParameters, StrictRefusesAllOfThem) {
+  SetStrictParameters(true);
+  for (const char* const name : {"user", "frobnicate", "id_slot"}) {
+    EXPECT_EQ(ErrorOf(std::string("\"") + name + "\": 5"),
+              std::string(name) +
+                  ": expected a parameter with an effect, found one that the "
+                  "server does not read (--strict-parameters)");
+  }
+  EXPECT_EQ(ErrorOf(R"("temperature": 0, "mirostat": 0)"), "");
+  SetStrictParameters(false);
+}
+
+TEST(OtherParameters, CountsAreBounded) {
+  for (int i = 0; i < 300; ++i) CountIgnoredParameter("name" + std::to_string(i));
+  CountIgnoredParameter(std::string(1000, 'a'));
+  const auto counts = IgnoredParameters();
+  EXPECT_LE(counts.size(), kMaxIgnoredNames + 1);
+  EXPECT_GE(Ignored("other"), 200u);
+  for (const auto& [name, count] : counts) EXPECT_LE(name.size(), kMaxIgnoredNameBytes);
+}
+
+TEST(OtherNames, OfLlamaCpp) {
+  const auto job = Job(
+      R"("n_predict": 7, "repeat_penalty": 1.5, "cache_prompt": false, "json_schema": {"const": 1})");
+  ASSERT_TRUE(job.ok()) << job.status().ToString();
+  EXPECT_EQ(job->common.max_tokens(), 7);
+  EXPECT_EQ(job->common.sampling().repetition_penalty(), 1.5f);
+  EXPECT_FALSE(job->common.cache().read());
+  EXPECT_EQ(job->common.structured_output().json_schema(), R"({"const": 1})");
+  EXPECT_EQ(Job(R"("grammar": "root ::= \"a\"")")->common.structured_output().ebnf(),
+            "root ::= \"a\"");
+  EXPECT_FALSE(Job(R"("n_predict": -1)")->common.has_max_tokens());
+  EXPECT_EQ(Job(R"("n_predict": 3, "max_tokens": 5)")->common.max_tokens(), 5);
+  EXPECT_EQ(ErrorOf(R"("max_tokens": -1)"), "max_tokens: expected 0 to 2147483647, found -1");
+  EXPECT_EQ(ErrorOf(R"("repeat_penalty": 1.5, "repeat_last_n": 64)"),
+            "repeat_last_n: expected -1 beside a penalty, found 64");
+  EXPECT_EQ(ErrorOf(R"("repeat_penalty": 1.0, "repeat_last_n": 64)"), "");
+  EXPECT_EQ(ErrorOf(R"("min_tokens": 5)"),
+            "min_tokens: expected 0, or \"ignore_eos\": true beside it and no stops");
+  EXPECT_EQ(ErrorOf(R"("min_tokens": 5, "ignore_eos": true)"), "");
+}
+
+TEST(TokenIds, OfPromptsThatAreTexts) {
+  const auto tokenizer =
+      Tokenizer::Load((testing::SourceDir() / "models/demo/tokenizer.model").string());
+  ASSERT_TRUE(tokenizer.ok());
+  ServedModel model;
+  model.rules.tokenizer = tokenizer->get();
+  model.rules.add_bos = true;
+  model.rules.bos_id = (*tokenizer)->bos_id();
+  model.rules.max_prompt_tokens = 3;
+  const auto ids = [&](const std::string& more) {
+    const auto body =
+        ParseCompletionBody(R"({"prompt": ["It was late", [5, 6, 7, 8]], )" + more + "}");
+    const auto job = ToCompletionJob(*body, &model);
+    EXPECT_TRUE(job.ok()) << job.status().ToString();
+    std::vector<std::vector<int32_t>> all;
+    for (const v1::Prompt& prompt : job->prompts)
+      all.emplace_back(prompt.tokens().ids().begin(), prompt.tokens().ids().end());
+    return all;
+  };
+  std::vector<int32_t> text = *(*tokenizer)->Encode("It was late");
+  EXPECT_EQ(ids(R"("add_special_tokens": false)")[0], text);
+  text.insert(text.begin(), (*tokenizer)->bos_id());
+  EXPECT_EQ(ids(R"("return_token_ids": true)")[0], text);
+  const std::vector<std::vector<int32_t>> cut = ids(R"("truncate_prompt_tokens": 2)");
+  EXPECT_EQ(cut[0], std::vector<int32_t>(text.end() - 2, text.end()));
+  EXPECT_EQ(cut[1], (std::vector<int32_t>{7, 8}));
+  EXPECT_EQ(ids(R"("truncate_prompt_tokens": -1)")[1], (std::vector<int32_t>{6, 7, 8}));
+  // Without these the call makes the ids.
+  EXPECT_EQ(ids(R"("truncate_prompt_tokens": null)")[0], std::vector<int32_t>());
+  EXPECT_NE(ErrorOf(R"("truncate_prompt_tokens": 0)"), "");
+}
+
+}  // namespace
+}  // namespace polysketch
