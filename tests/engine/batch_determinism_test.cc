@@ -26,8 +26,9 @@ using testing::Random;
 
 // Ends the names of models whose states are read at one byte.
 constexpr std::string_view kByteStates = "_q8_states";
-// Ends the names of models of tests/data/frames whose layers, all or some, have windows.
-constexpr std::string_view kWindows = "_window";
+// Models of tests/data/frames: with windows in all layers and in some, and with gated symmetric_power of grouped
+// queries.
+constexpr std::string_view kFrames[] = {"mistral_window", "qwen3_window", "brumby_small"};
 
 std::vector<std::string> KindsAndFormats() {
   std::vector<std::string> names = testing::TinyModelNames();
@@ -35,7 +36,8 @@ std::vector<std::string> KindsAndFormats() {
     const ModelConfig config = testing::TinyConfig(names[i]);
     if (testing::HasRecurrentLayers(config)) names.push_back(names[i] + std::string(kByteStates));
   }
-  for (const char* frame : {"mistral", "qwen3"}) names.push_back(frame + std::string(kWindows));
+  names.insert(names.end(), std::begin(kFrames), std::end(kFrames));
+  names.push_back(StrCat(kFrames[2], kByteStates));
   return names;
 }
 
@@ -50,7 +52,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
     const std::string kind =
         bytes ? GetParam().substr(0, GetParam().size() - suffix.size()) : GetParam();
     std::filesystem::path model = folder_.path();
-    if (kind.ends_with(kWindows)) {
+    if (std::ranges::find(kFrames, kind) != std::end(kFrames)) {
       model = testing::SourceDir() / "tests/data/frames" / kind;
     } else {
       testing::WriteRandomModel(model, testing::TinyConfig(kind), DataType::kF32, 3);

@@ -15,6 +15,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import power_retention
+
 SIZES = {
     "vocab_size": 47,
     "hidden_size": 24,
@@ -90,14 +92,23 @@ CASES = {
         "SmolLM3Config",
         {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0], "use_sliding_window": True, "sliding_window": 12},
     ),
+    # Of the published models: the size of a head. Small heads: the tests that run many requests.
+    "brumby": ("Qwen3Config", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 128, "rms_norm_eps": 1e-6}),
+    "brumby_small": ("Qwen3Config", {"num_attention_heads": 10, "head_dim": 16, "rms_norm_eps": 1e-6}),
+    "powercoder": (
+        "Starcoder2Config",
+        {"head_dim": 128, "norm_epsilon": 1e-5, "sliding_window": None, "tie_word_embeddings": True},
+    ),
 }
-# Tokens of a recording: with a window, more than a layer keeps.
-TOKENS, WINDOW_TOKENS = 40, 200
+# Tokens of a recording: with a window, more than a layer keeps; with retention, more than two blocks.
+TOKENS, WINDOW_TOKENS, RETENTION_TOKENS = 40, 200, 270
 
 
 def random_model(name: str, **changes):
     """A model whose parameters all differ from their defaults: activations and logits of order one."""
     class_name, fields = CASES[name]
+    if name in power_retention.ARCHITECTURES:
+        changes = {key: value for key, value in changes.items() if key != "head_dim"}
     sizes = SIZES | changes
     for key, value in changes.items():
         if key in fields and isinstance(fields[key], int) and not isinstance(fields[key], bool):
@@ -107,17 +118,21 @@ def random_model(name: str, **changes):
     config = getattr(transformers, class_name)(**(sizes | fields), attn_implementation="eager")
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    if name in power_retention.ARCHITECTURES:
+        power_retention.with_retention(model)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            if "norm" in key:
-                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
-            elif key.endswith(".bias"):
+            if key.endswith(".bias"):
                 parameter.copy_(0.3 * torch.randn_like(parameter))
+            elif "norm" in key:
+                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
             elif "embed_tokens" in key:
                 parameter.copy_(torch.randn_like(parameter) * (0.5 if config.tie_word_embeddings else 1))
             else:
                 parameter.copy_(torch.randn_like(parameter) * 1.5 / parameter.shape[-1] ** 0.5)
-    return with_sinks(model, windows)
+    if name in power_retention.ARCHITECTURES:
+        power_retention.open_gates(model)
+    return with_sinks(model, windows, power_retention.ARCHITECTURES.get(name, {}))
 
 
 def visible(t: torch.Tensor, s: torch.Tensor, kind: str, window: int, sinks: int) -> torch.Tensor:
@@ -126,9 +141,10 @@ def visible(t: torch.Tensor, s: torch.Tensor, kind: str, window: int, sinks: int
     return (s <= t) & ((s >= first) | (s < sinks))
 
 
-def with_sinks(model, windows: dict):
-    """Masks the layers of the model that the fields of config.json `windows` say have windows with sinks."""
-    model.windows = windows
+def with_sinks(model, windows: dict, names: dict):
+    """Masks the layers of the model that the fields of config.json `windows` say have windows with sinks. names: other fields of
+    config.json that transformers does not write."""
+    model.own_fields = windows | names
 
     def masked(module, args, kwargs):
         at = torch.arange(kwargs["hidden_states"].shape[1])
@@ -146,8 +162,8 @@ def save(model, folder: pathlib.Path) -> None:
     """Writes the folder that the server reads."""
     model.save_pretrained(folder)
     path = pathlib.Path(folder) / "config.json"
-    if model.windows:
-        path.write_text(json.dumps(json.loads(path.read_text()) | model.windows, indent=2) + "\n")
+    if model.own_fields:
+        path.write_text(json.dumps(json.loads(path.read_text()) | model.own_fields, indent=2) + "\n")
 
 
 def random_tokens(model, count: int) -> np.ndarray:
@@ -167,10 +183,13 @@ def main(out: pathlib.Path):
         drawn.save_pretrained(folder)
         # Loaded anew: the conversion has rounded the frequencies of RoPE too.
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-        with_sinks(model, drawn.windows)
+        if name in power_retention.ARCHITECTURES:
+            power_retention.with_retention(model).load_state_dict(drawn.state_dict())
+        with_sinks(model, drawn.own_fields, {})
         save(drawn, folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
-        tokens = random_tokens(model, WINDOW_TOKENS if "_window" in name else TOKENS)
+        count = RETENTION_TOKENS if name in power_retention.ARCHITECTURES else WINDOW_TOKENS if "_window" in name else TOKENS
+        tokens = random_tokens(model, count)
         save_file({"tokens": torch.tensor(tokens), "logits": logits_of(model, tokens)}, folder / "golden.safetensors")
 
 

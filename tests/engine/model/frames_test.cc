@@ -67,13 +67,22 @@ LoadOptions InFloat32() {
   return options;
 }
 
-class FramesTest : public testing::BackendTest {};
+// Whether the residual stream of the model may be rotated: it has RMS norms.
+bool HasRotation(const std::string& name) { return name != "powercoder"; }
+
+class FramesTest : public testing::BackendTest {
+ protected:
+  // Whether a run takes seconds: the reference's state of a head of 128 has 16,384 features.
+  static bool IsSlow(const std::string& name) {
+    return GetParam() == "reference" && (name == "brumby" || name == "powercoder");
+  }
+};
 
 // Two to four layers: some hundred roundings of 2^-24 on either side, and in transformers, which rotates by
 // float32 angles, 2^-24 of an angle of 40. Large weights make logits of order 10 of differences of some.
 TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
   const auto backend = NewBackend(2);
-  ASSERT_EQ(Cases().size(), 18u);
+  ASSERT_EQ(Cases().size(), 21u);
   for (const std::string& name : Cases()) {
     SCOPED_TRACE(name);
     const Recording recording(name);
@@ -81,6 +90,7 @@ TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
     const auto count = static_cast<int>(recording.tokens.size());
     const std::vector<float> whole = testing::LogitsOf(*model, recording.tokens, {count});
     EXPECT_LT(recording.Error(whole), 1e-4);
+    if (IsSlow(name)) continue;
     EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, std::vector<int>(count, 1)), whole);
     EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, {7, 1, 20, count - 28}), whole);
   }
@@ -89,8 +99,9 @@ TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
 // More tokens than a block of the cache: prefill, chunks, decoding, in one batch and alone.
 TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
   const auto backend = NewBackend(2);
-  for (const char* name :
-       {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window", "llama_window_sinks"}) {
+  for (const char* name : {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window",
+                           "llama_window_sinks", "brumby_small", "powercoder"}) {
+    if (IsSlow(name)) continue;
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(3);
     std::vector<int32_t> tokens(150);
@@ -106,32 +117,36 @@ TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
   }
 }
 
-// A state that was saved and loaded, copied, or truncated continues with the same bits.
+// A state that was saved and loaded, copied, or truncated continues with the same bits: before a block is
+// folded or dropped, and after it.
 TEST_P(FramesTest, StatesAreSavedCopiedAndTruncated) {
   const auto backend = NewBackend(2);
   for (const char* name : {"llama_one_kv_head", "qwen3", "smollm3", "mistral_window",
-                           "smollm3_window", "qwen3_window_sinks"}) {
+                           "smollm3_window", "qwen3_window_sinks", "brumby_small", "powercoder"}) {
+    if (IsSlow(name)) continue;
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(4);
-    std::vector<int32_t> tokens(150);
+    std::vector<int32_t> tokens(170);
     for (int32_t& token : tokens) token = static_cast<int32_t>(random.Int(0, 46));
-    testing::Request first(*model, tokens);
-    testing::StepRequests(*model, {{&first, 100}});
-    std::vector<uint8_t> saved(first.state->SavedBytes());
-    first.state->Save(saved);
-    testing::Request loaded(*model, tokens), copied(*model, tokens), truncated(*model, tokens);
-    ASSERT_TRUE(loaded.state->Load(100, saved).ok());
-    copied.state->CopyFrom(*first.state);
-    testing::StepRequests(*model, {{&truncated, 120}});
-    truncated.state->Truncate(100);
-    truncated.logits.clear();
-    first.logits.clear();
-    testing::StepRequests(*model, {{&first, 50}});
-    testing::StepRequests(*model, {{&loaded, 50}, {&copied, 20}});
-    testing::StepRequests(*model, {{&truncated, 50}, {&copied, 30}});
-    EXPECT_EQ(loaded.logits, first.logits);
-    EXPECT_EQ(copied.logits, first.logits);
-    EXPECT_EQ(truncated.logits, first.logits);
+    for (const int cut : {100, 140}) {
+      testing::Request first(*model, tokens);
+      testing::StepRequests(*model, {{&first, cut}});
+      std::vector<uint8_t> saved(first.state->SavedBytes());
+      first.state->Save(saved);
+      testing::Request loaded(*model, tokens), copied(*model, tokens), truncated(*model, tokens);
+      ASSERT_TRUE(loaded.state->Load(cut, saved).ok());
+      copied.state->CopyFrom(*first.state);
+      testing::StepRequests(*model, {{&truncated, cut + 20}});
+      truncated.state->Truncate(cut);
+      truncated.logits.clear();
+      first.logits.clear();
+      testing::StepRequests(*model, {{&first, 30}});
+      testing::StepRequests(*model, {{&loaded, 30}, {&copied, 20}});
+      testing::StepRequests(*model, {{&truncated, 30}, {&copied, 10}});
+      EXPECT_EQ(loaded.logits, first.logits) << name << " at " << cut;
+      EXPECT_EQ(copied.logits, first.logits) << name << " at " << cut;
+      EXPECT_EQ(truncated.logits, first.logits) << name << " at " << cut;
+    }
   }
 }
 
@@ -167,10 +182,11 @@ TEST_P(FramesTest, PaddedRowsHaveNoLogits) {
   }
 }
 
-// A rotation of the residual stream changes the weights, and the logits within the roundings of float32.
+// A rotation of the residual stream changes the weights, where there is one, and the logits within the roundings of float32.
 TEST_P(FramesTest, ARotatedResidualStreamComputesTheSame) {
   const auto backend = NewBackend(2);
   for (const std::string& name : Cases()) {
+    if (IsSlow(name)) continue;
     SCOPED_TRACE(name);
     const Recording recording(name);
     LoadOptions options = InFloat32();
@@ -181,7 +197,7 @@ TEST_P(FramesTest, ARotatedResidualStreamComputesTheSame) {
     const auto count = static_cast<int>(recording.tokens.size());
     const std::vector<float> found = testing::LogitsOf(*rotated, recording.tokens, {count});
     EXPECT_LT(recording.Error(found), 1e-4);
-    EXPECT_NE(found, testing::LogitsOf(*plain, recording.tokens, {count}));
+    EXPECT_EQ(found != testing::LogitsOf(*plain, recording.tokens, {count}), HasRotation(name));
     EXPECT_EQ(testing::LogitsOf(*rotated, recording.tokens, {7, 1, 20, count - 28}), found);
   }
 }
@@ -192,6 +208,7 @@ TEST_P(FramesTest, ARotatedResidualStreamComputesTheSame) {
 TEST_P(FramesTest, QuantisedWhenLoaded) {
   const auto backend = NewBackend(2);
   for (const std::string& name : Cases()) {
+    if (IsSlow(name)) continue;
     SCOPED_TRACE(name);
     const Recording recording(name);
     std::vector<float> by_default;
@@ -211,7 +228,7 @@ TEST_P(FramesTest, QuantisedWhenLoaded) {
       EXPECT_LT(std::sqrt(errors / squares), 0.1);
       EXPECT_GT(std::sqrt(errors / squares), 1e-4);
       if (!rotate) by_default = found;
-      EXPECT_EQ(found == by_default, rotate.value_or(true));
+      EXPECT_EQ(found == by_default, rotate.value_or(true) || !HasRotation(name));
     }
   }
 }
@@ -245,13 +262,16 @@ class LackingBackend : public testing::StagedBackend {
   const BackendFeature lacks_;
 };
 
-TEST(FramesLoadTest, RefusesWindowsAndLayersThatDiffer) {
+TEST(FramesLoadTest, RefusesEachFeatureByItsName) {
   const struct {
     BackendFeature lacks;
     const char *refused, *loaded, *name;
   } cases[] = {
       {BackendFeature::kMixedLayers, "qwen3_window", "mistral_window", "layers that differ"},
       {BackendFeature::kWindows, "mistral_window", "mistral", "windows of attention"},
+      {BackendFeature::kGroupedQueries, "brumby", "llama_own_kv_heads", "grouped queries"},
+      {BackendFeature::kDecayGate, "powercoder", "llama", "decay gate"},
+      {BackendFeature::kUngatedMlp, "powercoder", "brumby", "MLP without a gate"},
   };
   for (const auto& c : cases) {
     LackingBackend backend(c.lacks);

@@ -6,6 +6,8 @@
 
 #include "engine/model/model_format.h"
 #include "kernels/angles.h"
+#include "kernels/new_backend.h"
+#include "kernels/saved_state.h"
 
 namespace polysketch {
 namespace {
@@ -234,6 +236,119 @@ TEST(LlamaConfigTest, WindowsWithSinks) {
   EXPECT_EQ(spec.layers[2].attention.window, 0);
 }
 
+// The fields of the published configs that say what a model computes.
+json Brumby() {
+  return {{"architectures", {"BrumbyForCausalLM"}},
+          {"model_type", "brumby"},
+          {"auto_map", {{"AutoModelForCausalLM", "modeling_brumby.BrumbyForCausalLM"}}},
+          {"vocab_size", 151936},
+          {"hidden_size", 5120},
+          {"intermediate_size", 17408},
+          {"num_hidden_layers", 40},
+          {"num_attention_heads", 40},
+          {"num_key_value_heads", 8},
+          {"head_dim", 128},
+          {"hidden_act", "silu"},
+          {"max_position_embeddings", 32768},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 1e6},
+          {"tie_word_embeddings", false},
+          {"attention_bias", false},
+          {"use_sliding_window", false},
+          {"sliding_window", nullptr},
+          {"chunk_size", 64},
+          {"switch_over_seq_len", 8192},
+          {"prefill_chunk_size", 1024},
+          {"use_exp", false},
+          {"p", 2}};
+}
+
+json PowerCoder() {
+  return {{"architectures", {"PowerCoderForCausalLM"}},
+          {"model_type", "powercoder"},
+          {"auto_map", {{"AutoConfig", "configuration_powercoder.PowerCoderConfig"}}},
+          {"vocab_size", 49152},
+          {"hidden_size", 3072},
+          {"intermediate_size", 12288},
+          {"num_hidden_layers", 30},
+          {"num_attention_heads", 24},
+          {"num_key_value_heads", 2},
+          {"hidden_act", "gelu_pytorch_tanh"},
+          {"hybrid_exp", "none"},
+          {"max_position_embeddings", 4096},
+          {"norm_epsilon", 1e-5},
+          {"rope_theta", 10000.0},
+          {"sliding_window", nullptr},
+          {"use_bias", true},
+          {"bos_token_id", 0},
+          {"eos_token_id", 0}};
+}
+
+TEST(LlamaConfigTest, Brumby14B) {
+  const ModelSpec spec = SpecOf(Brumby());
+  EXPECT_EQ(spec.architecture, "BrumbyForCausalLM");
+  EXPECT_EQ(spec.frame.norm, NormKind::kRms);
+  EXPECT_EQ(spec.frame.epsilon, 1e-6f);
+  EXPECT_EQ(spec.frame.gate, GateKind::kSilu);
+  EXPECT_TRUE(spec.frame.head_norms);
+  EXPECT_FALSE(spec.frame.tied || spec.frame.qkv_bias || spec.frame.out_bias ||
+               spec.frame.mlp_bias);
+  EXPECT_EQ(spec.frame.rope_thetas, RopeThetas(128, 1e6));
+  ASSERT_EQ(spec.layers.size(), 40u);
+  const AttentionSpec& attention = spec.layers[39].attention;
+  EXPECT_EQ(attention.kind, AttentionKind::kSymmetricPower);
+  EXPECT_EQ(attention.key_heads(), 8);
+  EXPECT_EQ(attention.query_group(), 5);
+  EXPECT_EQ(attention.far_dim(), 128);
+  EXPECT_TRUE(attention.decay_gate);
+  EXPECT_FALSE(attention.kv_cache());
+  EXPECT_EQ(attention.stabilizer, 128e-14f);
+}
+
+TEST(LlamaConfigTest, PowerCoder3B) {
+  const ModelSpec spec = SpecOf(PowerCoder());
+  EXPECT_EQ(spec.architecture, "PowerCoderForCausalLM");
+  EXPECT_EQ(spec.frame.norm, NormKind::kLayer);
+  EXPECT_EQ(spec.frame.epsilon, 1e-5f);
+  EXPECT_EQ(spec.frame.gate, GateKind::kUngatedGelu);
+  EXPECT_FALSE(spec.frame.head_norms);
+  EXPECT_TRUE(spec.frame.tied && spec.frame.qkv_bias && spec.frame.out_bias && spec.frame.mlp_bias);
+  EXPECT_EQ(spec.frame.rope_thetas, RopeThetas(128));
+  ASSERT_EQ(spec.layers.size(), 30u);
+  EXPECT_EQ(spec.layers[0].attention.key_heads(), 2);
+  EXPECT_EQ(spec.layers[0].attention.query_group(), 12);
+  EXPECT_EQ(spec.layers[0].attention.head_dim, 128);
+  EXPECT_TRUE(spec.layers[0].attention.decay_gate);
+  const FrameSpec plain = SpecOf(With(PowerCoder(), {{"use_bias", false}})).frame;
+  EXPECT_FALSE(plain.qkv_bias || plain.out_bias || plain.mlp_bias);
+}
+
+// The sums of a head of 128: 136 tiles of 8 x 8 products, 8,704 in place of the 8,256 that differ, each with
+// 128 values and a normaliser. Keys, values and gates of a block of 128 tokens are beside them.
+TEST(LlamaConfigTest, StateBytesOfPublishedShapes) {
+  const auto backend = NewCpuBackend(1).value();
+  const auto head_bytes = [](int64_t value_width) {
+    return int64_t{4} * (8704 * 128 + 8704 + 128 * 128) + 128 * 128 * value_width + 128 * 4;
+  };
+  const struct {
+    json config;
+    int64_t heads;  // of keys and values, of all layers
+  } cases[] = {{Brumby(), 8 * 40}, {PowerCoder(), 2 * 30}};
+  for (const auto& [config, heads] : cases) {
+    std::vector<AttentionSpec> layers = SpecOf(config).Attention();
+    EXPECT_EQ(backend->StateBytes(layers, 0), heads * head_bytes(4));
+    EXPECT_EQ(backend->StateBytes(layers, 1 << 20), heads * head_bytes(4));  // however long
+    // Of a snapshot in the middle of a block, and without the tiles' other halves.
+    EXPECT_EQ(SavedStateBytes(layers, 1000),
+              heads * 4 * (int64_t{8704} * 129 + 1000 % 128 * (128 + 128 + 1)));
+    EXPECT_LT(heads * head_bytes(4), heads * 4 * int64_t{8256} * 129 * 11 / 10);
+    for (AttentionSpec& layer : layers) layer.state_format = StateFormat::kBf16;
+    EXPECT_EQ(backend->StateBytes(layers, 0), heads * head_bytes(2));
+  }
+  EXPECT_EQ(320 * head_bytes(4), 1479311360);  // Brumby-14B
+  EXPECT_EQ(60 * head_bytes(4), 277370880);    // PowerCoder-3B
+}
+
 TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
   const json qwen2 = Of("Qwen2ForCausalLM", "qwen2");
   const struct {
@@ -282,6 +397,15 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
        {"layer_types", "expected none of window_with_sinks in a model without softmax"}},
       {With(WithSinks(Llama(), "blocks"), {{"layer_types", {"window_with_sinks"}}}),
        {"layer_types", "expected a type for each of 4 layers, found 1"}},
+      {With(Brumby(), {{"p", 4}}),
+       {"\"p\"", "expected 2: weights are squares, found the number 4"}},
+      {With(Brumby(), {{"use_exp", true}}), {"use_exp", "without softmax"}},
+      {With(Brumby(), {{"use_sliding_window", true}}), {"use_sliding_window"}},
+      {With(Brumby(), {{"attention_bias", true}}), {"attention_bias", "without biases"}},
+      {With(Brumby(), {{"head_dim", 132}}), {"head_dim", "multiple of 8, at most 256, found 132"}},
+      {With(Brumby(), {{"head_dim", 264}}), {"head_dim", "multiple of 8, at most 256, found 264"}},
+      {With(PowerCoder(), {{"hidden_act", "silu"}}), {"hidden_act", "gelu_pytorch_tanh"}},
+      {With(PowerCoder(), {{"hybrid_exp", "half"}}), {"hybrid_exp", "without softmax"}},
       {With(Llama(), {{"num_key_value_heads", 3}}), {"num_key_value_heads", "divisor"}},
       {With(Llama(), {{"num_attention_heads", 6}}), {"num_attention_heads", "divisor"}},
       {With(Llama(), {{"head_dim", 7}}), {"head_dim", "even"}},
