@@ -1,0 +1,73 @@
+"""The teacher, the teacher with windows in the layers that are not full, and the linearized model as it was written, on text and prompts
+that training and the choice of layers did not see."""
+
+import pathlib
+
+import numpy as np
+import torch
+
+from polysketch_training.disk import writing
+from polysketch_training.linearize.decoder import Decoder
+from polysketch_training.linearize.measurements import Measurements
+from polysketch_training.linearize.samples import Sample, mean, score
+from polysketch_training.linearize.scores import divergence
+from polysketch_training.progress import Bar
+
+TEACHER, WINDOWS, LINEARIZED = "teacher", "windows, not trained", "linearized"
+MODELS = (TEACHER, WINDOWS, LINEARIZED)
+
+
+class Evaluation:
+    def __init__(self, folder: pathlib.Path, samples: list[Sample]):
+        self._states, self._samples = folder / "states", samples
+        with writing(self._states):
+            self._states.mkdir(parents=True, exist_ok=True)
+        self._found = Measurements(folder / "measurements.jsonl")
+
+    def of_teacher(self, decoder: Decoder, windows: list[int]) -> None:
+        """decoder: the teacher's weights. Its states of text stay on disk for the others."""
+        bar = Bar(2 * len(self._samples), unit=" measurements")
+        for sample in self._samples:
+            decoder.set_windows([])
+            self._measure(TEACHER, decoder, sample)
+            decoder.set_windows(windows)
+            self._measure(WINDOWS, decoder, sample)
+            bar.add(2, f"evaluation of the teacher, {sample.name}: ")
+        bar.close()
+
+    def of_linearized(self, decoder: Decoder) -> None:
+        bar = Bar(len(self._samples), unit=" measurements")
+        for sample in self._samples:
+            self._measure(LINEARIZED, decoder, sample)
+            bar.add(1, f"evaluation of the linearized model, {sample.name}: ")
+        bar.close()
+
+    def _measure(self, model: str, decoder: Decoder, sample: Sample) -> None:
+        file = self._states / f"{sample.name.replace(' ', '-')}.npy"
+        if self._found.has(model, sample.name):
+            return
+        with torch.no_grad():
+            hidden = decoder.hidden(sample.ids)
+            values = score(decoder, hidden, sample)
+            if sample.prompt is None and model == TEACHER:
+                temporary = file.with_suffix(".tmp")
+                with writing(file), open(temporary, "wb") as out:
+                    np.save(out, hidden.cpu().numpy())
+                temporary.replace(file)
+            elif sample.prompt is None:
+                teacher = torch.from_numpy(np.load(file)).to(hidden.device)
+                values["divergence"] = divergence(decoder, hidden, teacher)[0]
+        self._found.add(model, sample.name, **values)
+
+    def results(self) -> list[dict]:
+        """Rows: model, tokens_of_sample, what ("text" or a kind of prompts), and means of the values."""
+        groups = {}
+        for sample in self._samples:
+            what = "text" if sample.prompt is None else sample.prompt.kind
+            groups.setdefault((len(sample.ids), what), []).append(sample)
+        return [
+            {"model": model, "tokens_of_sample": length, "what": what, "samples": len(samples)}
+            | mean([self._found.get(model, sample.name) for sample in samples])
+            for (length, what), samples in groups.items()
+            for model in MODELS
+        ]

@@ -1,0 +1,185 @@
+"""What a run will need: bytes on disk, bytes of memory, and operations, of which the time follows by a measured rate."""
+
+import dataclasses
+import pathlib
+import shutil
+import time
+
+import psutil
+import torch
+import transformers
+
+from polysketch_tools.errors import ToolError
+from polysketch_training.linearize.decoder import ARCHITECTURES
+from polysketch_training.linearize.export import stored_tensors
+from polysketch_training.linearize.options import Options
+from polysketch_training.linearize.scores import BLOCK
+from polysketch_training.linearize.sensitivity import curve_points
+
+_PROGRAM_BYTES = 600 << 20  # of torch and transformers themselves
+_RATE_TOKENS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    layers: int
+    width: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+
+    @staticmethod
+    def of(config: dict) -> "Shape":
+        made = transformers.CONFIG_MAPPING[ARCHITECTURES[config["architectures"][0]]]().to_dict() | config
+        heads = made["num_attention_heads"]
+        return Shape(
+            layers=made["num_hidden_layers"],
+            width=made["hidden_size"],
+            mlp=made["intermediate_size"],
+            heads=heads,
+            kv_heads=made.get("num_key_value_heads") or heads,
+            head=made.get("head_dim") or made["hidden_size"] // heads,
+            vocabulary=made["vocab_size"],
+        )
+
+    def sizes(self, target: str) -> tuple[int, int]:
+        """In and out of a matrix, by the name of --targets."""
+        q, kv = self.heads * self.head, self.kv_heads * self.head
+        return {
+            "q": (self.width, q),
+            "k": (self.width, kv),
+            "v": (self.width, kv),
+            "o": (q, self.width),
+            "gate": (self.width, self.mlp),
+            "up": (self.width, self.mlp),
+            "down": (self.mlp, self.width),
+        }[target]
+
+    def layer_flops(self, keys: float) -> float:
+        """Of a token that attends to so many keys."""
+        matrices = sum(a * b for a, b in map(self.sizes, ("q", "k", "v", "o", "gate", "up", "down")))
+        return 2 * matrices + 4 * self.heads * self.head * keys
+
+    @property
+    def logits_flops(self) -> float:
+        return 2 * self.vocabulary * self.width
+
+    def lora(self, rank: int, targets) -> int:
+        return self.layers * rank * sum(sum(self.sizes(target)) for target in targets)
+
+
+@dataclasses.dataclass
+class Forecast:
+    disk: dict[str, int]
+    memory: dict[str, int]
+    flops: dict[str, float]
+
+    def table(self, rate: float) -> str:
+        lines = ["disk, MB"] + [f"  {name:<44}{size / 1e6:>12,.1f}" for name, size in self.disk.items()]
+        lines += [f"  {'together':<44}{sum(self.disk.values()) / 1e6:>12,.1f}", "memory, MB"]
+        lines += [f"  {name:<44}{size / 1e6:>12,.1f}" for name, size in self.memory.items()]
+        lines += [f"  {'together':<44}{sum(self.memory.values()) / 1e6:>12,.1f}"]
+        lines += [f"time, minutes, at {rate / 1e9:,.1f} GFLOP/s (a layer of this shape, measured now)"]
+        lines += [f"  {name:<44}{flops / rate / 60:>12,.1f}" for name, flops in self.flops.items()]
+        lines += [f"  {'together':<44}{sum(self.flops.values()) / rate / 60:>12,.1f}"]
+        return "\n".join(lines)
+
+
+def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted: bool) -> Forecast:
+    """converted: the teacher is a GGUF file, whose folder is kept."""
+    shape, recipe, samples, evaluation = Shape.of(config), options.recipe, options.samples, options.evaluation
+    weights = {name: entry.size // {"F32": 4}.get(entry.dtype, 2) for name, (_, entry) in stored_tensors(folder).items()}
+    model_bytes = sum(entry.size for _, entry in stored_tensors(folder).values())
+    lora = shape.lora(recipe.rank, recipe.targets) if recipe.steps else 0
+    longest = max(*recipe.lengths, *samples.lengths, *evaluation.lengths)
+    disk = {
+        "sequences (distillation/ids.bin)": 4 * recipe.total,
+        "teacher's states (distillation/states.bin)": 2 * shape.width * recipe.total,
+        "states of LoRA and the optimizer": 2 * 12 * lora,
+        "adapter": 4 * lora,
+        "states of evaluation": 4 * shape.width * evaluation.text_tokens,
+        "model": model_bytes,
+    }
+    if converted:
+        disk["teacher, converted from GGUF"] = model_bytes
+    width = shape.width
+    working = 6 * width + 3 * shape.heads * shape.head + 4 * shape.kv_heads * shape.head + 5 * shape.mlp  # activations of a token and layer
+    memory = {
+        "weights, float32": 4 * sum(weights.values()),
+        "LoRA, its gradient and the optimizer": 16 * lora,
+        "activations at the ends of layers": 4 * width * max(recipe.lengths) * shape.layers if recipe.steps else 0,
+        "activations of a layer": 4 * longest * working * 2,
+        f"logits of {BLOCK} positions": 4 * BLOCK * shape.vocabulary * 5,
+        "program": _PROGRAM_BYTES,
+    }
+    return Forecast(disk, memory, _flops(shape, options))
+
+
+def _flops(shape: Shape, options: Options) -> dict[str, float]:
+    recipe, samples, evaluation = options.recipe, options.samples, options.evaluation
+    near = 2 * options.window.size + options.window.sinks
+
+    def full(length: int) -> float:
+        return shape.layers * shape.layer_flops(length / 2)
+
+    def windows(length: int) -> float:
+        return shape.layers * shape.layer_flops(min(near, length / 2))
+
+    points = len(curve_points(shape.layers)) - 1
+    (length,) = samples.lengths
+    each = (shape.layers + 1) / 2 + 1 + points  # passes through all layers for a sample
+    sensitivity = samples.tokens * each * full(length) + samples.text_tokens * (shape.layers + 1 + points) * shape.logits_flops
+    measured = 1 + recipe.steps // options.measure_every
+    flops = {"sensitivity": sensitivity} if options.layers is None else {}
+    flops["teacher in evaluation"] = sum(
+        (evaluation.texts + evaluation.prompts) * n * (full(n) + windows(n)) + evaluation.texts * n * 4 * shape.logits_flops
+        for n in evaluation.lengths
+    )
+    if recipe.steps:
+        mean_length = sum(recipe.lengths) / len(recipe.lengths)
+        flops["teacher's states"] = recipe.total * full(mean_length)
+        # Forward, again, and gradients of activations: the weights have none.
+        flops["distillation"] = recipe.total * (3 * windows(mean_length) + 3 * shape.logits_flops)
+        flops["its measurements"] = measured * (samples.tokens * windows(length) + samples.text_tokens * shape.logits_flops)
+    flops["evaluation"] = sum(
+        (evaluation.texts + evaluation.prompts) * n * windows(n) + evaluation.texts * n * 3 * shape.logits_flops
+        for n in evaluation.lengths
+    )
+    return flops
+
+
+def measure_rate(config: dict, device: torch.device) -> float:
+    """FLOP/s of one layer of this shape, forward."""
+    shape = Shape.of(config)
+    x = torch.randn(_RATE_TOKENS, shape.width, device=device)
+    matrices = {name: torch.randn(*shape.sizes(name), device=device) * 0.02 for name in ("q", "o", "gate", "up", "down")}
+
+    def layer() -> None:
+        h = (x @ matrices["q"]) @ matrices["o"]
+        h = (torch.nn.functional.silu(h @ matrices["gate"]) * (h @ matrices["up"])) @ matrices["down"]
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    flops = 2 * _RATE_TOKENS * sum(matrix.numel() for matrix in matrices.values())
+    best = 0.0
+    layer()
+    for _ in range(3):
+        start = time.monotonic()
+        layer()
+        best = max(best, flops / (time.monotonic() - start))
+    return best
+
+
+def check_room(found: Forecast, out: pathlib.Path) -> None:
+    """Raises ToolError where disk or memory are too small. What a run has written already counts twice: it asks for a little more."""
+    while not out.exists():
+        out = out.parent
+    need, free = sum(found.disk.values()), shutil.disk_usage(out).free
+    have = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) if (out / "log.txt").exists() else 0
+    if need > free + have:
+        raise ToolError(f"{out}: expected {need / 1e6:,.0f} MB of free disk for the run, found {free / 1e6:,.0f} MB (--dry-run lists them)")
+    need, free = sum(found.memory.values()), psutil.virtual_memory().available
+    if need > free:
+        raise ToolError(f"expected {need / 1e6:,.0f} MB of free memory for the run, found {free / 1e6:,.0f} MB (--dry-run lists them)")

@@ -1,0 +1,228 @@
+"""The options of polysketch-linearize."""
+
+import argparse
+import dataclasses
+import pathlib
+
+from polysketch_tools import errors
+from polysketch_tools.errors import ToolError
+from polysketch_training.linearize.distillation import TARGETS, Recipe
+from polysketch_training.linearize.windows import KINDS, Window
+
+STAGES = ("sensitivity", "teacher", "distillation", "evaluation")
+AUTO = "auto"
+
+_DESCRIPTION = """\
+Makes a pretrained transformer one whose layers, but for some, attend to a window and the first tokens alone, so that their memory does
+not grow, and distills it from itself. OUT/model is a folder that polysketch-server reads, OUT/report.md says what was kept and lost.
+
+The same command continues a run that was interrupted or killed, and ends in the same bytes."""
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="polysketch-linearize",
+        description=_DESCRIPTION,
+        epilog=errors.EXIT_STATUSES + " 130 leaves what is done.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument(
+        "--from",
+        dest="source",
+        type=pathlib.Path,
+        required=True,
+        metavar="FOLDER",
+        help="the teacher: a Hugging Face folder, or a GGUF file, which is converted into OUT/teacher",
+    )
+    result.add_argument("--out", type=pathlib.Path, required=True, metavar="FOLDER", help="the folder of the run")
+    _add_text(result.add_argument_group("text"))
+    _add_layers(result.add_argument_group("layers"))
+    _add_distillation(result.add_argument_group("distillation"))
+    _add_samples(result.add_argument_group("samples"))
+    _add_run(result.add_argument_group("run"))
+    return result
+
+
+def _add_text(group) -> None:
+    group.add_argument(
+        "--text",
+        type=pathlib.Path,
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="UTF-8 files, and folders of them; the end of each is held out (default: passages of novels that the tools contain)",
+    )
+
+
+def _add_layers(group) -> None:
+    group.add_argument(
+        "--layers",
+        default=AUTO,
+        metavar="auto|none|LIST",
+        help="layers that stay full, as 7,8,14. auto: the fewest ones within --max-recall-loss (default auto)",
+    )
+    group.add_argument(
+        "--max-recall-loss",
+        type=float,
+        default=0.5,
+        metavar="NATS",
+        help="auto: what an answer may cost more than with all layers full, before training (default 0.5)",
+    )
+    group.add_argument("--window", type=positive, default=128, metavar="W", help="tokens of a window (default 128)")
+    group.add_argument(
+        "--window-kind", choices=KINDS, default=KINDS[0], help="blocks: the own block of W tokens and the one before; sliding: the last W"
+    )
+    group.add_argument("--sinks", type=natural, default=4, metavar="N", help="first tokens that every window has (default 4)")
+    group.add_argument("--far", choices=("none",), default="none", help="what layers with a window keep of older tokens: nothing, so far")
+
+
+def _add_distillation(group) -> None:
+    group.add_argument("--steps", type=natural, default=40, metavar="N", help="steps of the optimizer; 0: no training (default 40)")
+    group.add_argument("--tokens-per-step", type=positive, default=2048, metavar="N", help="default 2048")
+    group.add_argument("--lengths", type=positives, default=(2048,), metavar="N,...", help="a step draws one (default 2048)")
+    group.add_argument(
+        "--recall-share", type=float, default=0.6, metavar="X", help="share of the sequences with a recall task in the text (default 0.6)"
+    )
+    group.add_argument("--rank", type=positive, default=8, metavar="R", help="of LoRA (default 8)")
+    group.add_argument(
+        "--targets", default="q,k,v,o", metavar="NAME,...", help=f"matrices with LoRA, of {', '.join(TARGETS)} (default q,k,v,o)"
+    )
+    group.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help="default 0.001")
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help="of the sequences and of LoRA (default 0)")
+
+
+def _add_samples(group) -> None:
+    group.add_argument(
+        "--sample-length", type=positive, default=1024, metavar="N", help="tokens of a sample of sensitivity and distillation (default 1024)"
+    )
+    group.add_argument("--sample-texts", type=positive, default=2, metavar="N", help="samples of text (default 2)")
+    group.add_argument("--sample-prompts", type=positive, default=3, metavar="N", help="recall prompts (default 3)")
+    group.add_argument("--evaluation-lengths", type=positives, default=(1024, 2048), metavar="N,...", help="default 1024,2048")
+    group.add_argument("--evaluation-texts", type=positive, default=4, metavar="N", help="for each length (default 4)")
+    group.add_argument("--evaluation-prompts", type=positive, default=6, metavar="N", help="for each length (default 6)")
+
+
+def _add_run(group) -> None:
+    group.add_argument("--dry-run", action="store_true", help="print the disk, memory and time that the run will need, and write nothing")
+    group.add_argument("--stop-after", choices=STAGES, default=STAGES[-1], help="the last stage; the same command without it goes on")
+    group.add_argument("--save-every", type=positive, default=5, metavar="N", help="steps between saved states (default 5)")
+    group.add_argument("--measure-every", type=positive, metavar="N", help="steps between measurements (default: an eighth of the steps)")
+    group.add_argument("--minutes", type=float, metavar="X", help="stop the distillation with a saved state after this time")
+    group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one (default auto)")
+    group.add_argument("--threads", type=positive, metavar="N", help="threads of the CPU (default: torch's)")
+
+
+def natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected an integer from 0, found {text}")
+    return value
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer from 1, found {text}")
+    return value
+
+
+def positives(text: str) -> tuple[int, ...]:
+    return tuple(sorted({positive(part) for part in text.split(",")}))
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """How many samples there are, and their tokens."""
+
+    lengths: tuple[int, ...]
+    texts: int
+    prompts: int
+
+    @property
+    def held_out(self) -> int:
+        """Tokens of held-out text that they need."""
+        return self.texts * max(self.lengths) + 1
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths) * (self.texts + self.prompts)
+
+    @property
+    def text_tokens(self) -> int:
+        return sum(self.lengths) * self.texts
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    window: Window
+    layers: tuple[int, ...] | None  # that stay full; None: auto
+    max_recall_loss: float
+    recipe: Recipe
+    samples: Samples  # of sensitivity and distillation
+    evaluation: Samples
+    measure_every: int
+
+
+def options_of(args: argparse.Namespace, config: dict) -> Options:
+    """Checks the options beside config.json of the teacher."""
+    recipe = Recipe(
+        steps=args.steps,
+        tokens=args.tokens_per_step,
+        lengths=args.lengths,
+        recall_share=args.recall_share,
+        rank=args.rank,
+        targets=tuple(args.targets.split(",")),
+        learning_rate=args.learning_rate,
+        seed=args.seed,
+    )
+    _check_recipe(recipe)
+    samples = Samples((args.sample_length,), args.sample_texts, args.sample_prompts)
+    evaluation = Samples(args.evaluation_lengths, args.evaluation_texts, args.evaluation_prompts)
+    positions = config["max_position_embeddings"]
+    for option, lengths in (
+        ("--lengths", recipe.lengths),
+        ("--sample-length", samples.lengths),
+        ("--evaluation-lengths", evaluation.lengths),
+    ):
+        if max(lengths) > positions:
+            raise ToolError(f"{option}: expected at most the {positions} positions of the teacher, found {max(lengths)}")
+    if not args.max_recall_loss >= 0:
+        raise ToolError(f"--max-recall-loss: expected a number from 0, found {args.max_recall_loss}")
+    return Options(
+        window=Window(args.window, args.window_kind, args.sinks),
+        layers=_layers(args.layers, config["num_hidden_layers"]),
+        max_recall_loss=args.max_recall_loss,
+        recipe=recipe,
+        samples=samples,
+        evaluation=evaluation,
+        measure_every=args.measure_every or max(1, args.steps // 8),
+    )
+
+
+def _layers(text: str, count: int) -> tuple[int, ...] | None:
+    if text == AUTO:
+        return None
+    if text == "none":
+        return ()
+    try:
+        layers = sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise ToolError(f"--layers: expected auto, none or numbers of layers, as 7,8,14; found {text!r:.80}") from error
+    if layers[0] < 0 or layers[-1] >= count:
+        raise ToolError(f"--layers: expected layers 0 to {count - 1} of the teacher, found {layers[0] if layers[0] < 0 else layers[-1]}")
+    return tuple(layers)
+
+
+def _check_recipe(recipe: Recipe) -> None:
+    for length in recipe.lengths:
+        if recipe.tokens % length:
+            raise ToolError(f"--lengths: expected divisors of --tokens-per-step {recipe.tokens}, found {length}")
+        if length < 16:
+            raise ToolError(f"--lengths: expected at least 16, found {length}")
+    if not 0 <= recipe.recall_share <= 1:
+        raise ToolError(f"--recall-share: expected a number from 0 to 1, found {recipe.recall_share}")
+    if not recipe.learning_rate > 0:
+        raise ToolError(f"--learning-rate: expected a number above 0, found {recipe.learning_rate}")
+    for target in recipe.targets:
+        if target not in TARGETS:
+            raise ToolError(f"--targets: expected some of {', '.join(TARGETS)}, found {target!r:.40}")
