@@ -3,11 +3,13 @@
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 
+import numpy as np
 import tokenizers
 import torch
 import transformers
@@ -80,6 +82,57 @@ def write_teacher(folder: pathlib.Path, text: str, name: str = "llama_own_kv_hea
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
 
 
+def write_gguf(path: pathlib.Path, text: str) -> None:
+    """A random `llama` in float32, with a tokenizer, as llama.cpp writes it."""
+    width, mlp, heads = 32, 48, 2
+    tokenizer = json.loads(train_tokenizer(text).to_str())["model"]
+    vocabulary = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in tokenizer["merges"]]
+    fields = {
+        "general.architecture": "llama",
+        "llama.block_count": LAYERS,
+        "llama.context_length": 1024,
+        "llama.embedding_length": width,
+        "llama.feed_forward_length": mlp,
+        "llama.attention.head_count": heads,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": vocabulary,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.token_type": [3 if piece.startswith("<|") else 1 for piece in vocabulary],
+        "tokenizer.ggml.eos_token_id": 0,
+    }
+    shapes = {"token_embd.weight": (len(vocabulary), width), "output_norm.weight": (width,)}
+    for i in range(LAYERS):
+        matrices = {"attn_q": (width, width), "attn_k": (width, width), "attn_v": (width, width), "attn_output": (width, width)}
+        matrices |= {"ffn_gate": (mlp, width), "ffn_up": (mlp, width), "ffn_down": (width, mlp)}
+        matrices |= {"attn_norm": (width,), "ffn_norm": (width,)}
+        shapes |= {f"blk.{i}.{name}.weight": shape for name, shape in matrices.items()}
+    rng = np.random.default_rng(5)
+
+    def string(value: str) -> bytes:
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    def value(x) -> bytes:
+        """Its type, and itself."""
+        if isinstance(x, list):
+            kind, items = (8, [string(one) for one in x]) if isinstance(x[0], str) else (5, [struct.pack("<i", one) for one in x])
+            return struct.pack("<IIQ", 9, kind, len(x)) + b"".join(items)
+        if isinstance(x, str):
+            return struct.pack("<I", 8) + string(x)
+        return struct.pack("<If", 6, x) if isinstance(x, float) else struct.pack("<II", 4, x)
+
+    head, data = struct.pack("<4sIQQ", b"GGUF", 3, len(shapes), len(fields)), b""
+    head += b"".join(string(name) + value(x) for name, x in fields.items())
+    for name, shape in shapes.items():
+        head += string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), 0, len(data))
+        values = rng.normal(size=shape).astype(np.float32) * (0.2 if len(shape) > 1 else 0.1) + (len(shape) == 1)
+        data += values.astype("<f4").tobytes()
+        data += b"\0" * (-len(data) % 32)
+    path.write_bytes(head + b"\0" * (-len(head) % 32) + data)
+
+
 class LinearizeTest(unittest.TestCase):
     """self.dir with a text and, in teacher/, the teacher of the class."""
 
@@ -93,10 +146,13 @@ class LinearizeTest(unittest.TestCase):
         cls.teacher = cls.dir / "teacher"
         write_teacher(cls.teacher, cls.text.read_text())
 
+    def options(self, out: pathlib.Path, *more, teacher: pathlib.Path | None = None) -> list[str]:
+        """Options of a run; later ones win."""
+        return [f"--from={teacher or self.teacher}", f"--out={out}", f"--text={self.text}", *OPTIONS, *map(str, more)]
+
     def start(self, out: pathlib.Path, *more, teacher: pathlib.Path | None = None) -> subprocess.Popen:
-        options = [f"--from={teacher or self.teacher}", f"--out={out}", f"--text={self.text}", *OPTIONS, *map(str, more)]
         process = subprocess.Popen(
-            [sys.executable, "-B", "-m", "polysketch_training.linearize.command", *options],
+            [sys.executable, "-B", "-m", "polysketch_training.linearize.command", *self.options(out, *more, teacher=teacher)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

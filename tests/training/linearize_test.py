@@ -1,6 +1,8 @@
 """polysketch-linearize: each stage on a tiny teacher, killed and resumed; its forecast; what it refuses; and what the server computes of
 the folder that it writes."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -24,6 +26,9 @@ import support
 from frames_test import PROBE, instruction_sets, probe
 from linearize_support import LAYERS, VOCABULARY, LinearizeTest, files_of
 
+from polysketch_tools import convert_gguf
+from polysketch_tools.errors import ToolError
+from polysketch_training.linearize import command
 from polysketch_training.linearize.decoder import Decoder, load_tokenizer
 from polysketch_training.linearize.scores import divergence
 from polysketch_training.linearize.sensitivity import Sensitivity, curve_points
@@ -313,9 +318,8 @@ class RunTest(LinearizeTest):
             ("--layers=0,1,2", "evaluation was begun with full"),
             ("--sample-prompts=1", "was begun with samples"),
         ):
-            with self.subTest(option):
-                _, stderr = self.run_all(self.whole, "--max-recall-loss=0.02", option, status=1)
-                self.assertRegex(stderr, f"(?m)^error: .*{words}")
+            with self.subTest(option), contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(ToolError, words):
+                command.command(self.options(self.whole, "--max-recall-loss=0.02", option))
 
     @unittest.skipUnless(PROBE.exists(), "logits-probe is not built here")
     def test_served(self):
@@ -349,6 +353,20 @@ class OtherTeachersTest(LinearizeTest):
             for what in ("text", *FORMS):
                 untrained, written = (values[model, length, what] for model in ("windows, not trained", "linearized"))
                 self.assertEqual(untrained | {"model": ""}, written | {"model": ""})
+
+    def test_gguf(self):
+        """Of a GGUF file: what a folder that tools/convert makes of it gives."""
+        file, folder = self.dir / "model.gguf", self.dir / "of-gguf"
+        linearize_support.write_gguf(file, self.text.read_text())
+        with contextlib.redirect_stderr(io.StringIO()):
+            convert_gguf.convert(file, folder)
+        for teacher, out in ((file, "run-gguf"), (folder, "run-of-gguf")):
+            self.run_all(self.dir / out, "--layers=2", "--steps=2", teacher=teacher)
+        models = [{k: v for k, v in files_of(self.dir / out / "model").items() if k not in ("README.md", "SHA256SUMS")}
+                  for out in ("run-gguf", "run-of-gguf")]  # fmt: skip
+        self.assertIn("model.safetensors", models[0])
+        self.assertEqual(models[0], models[1])
+        self.assertTrue((self.dir / "run-gguf/teacher/config.json").exists())
 
     def test_other_classes(self):
         """Shapes of Qwen3 and SmolLM3, biases of Qwen2, bfloat16, MLP targets."""
@@ -394,9 +412,8 @@ class RefusedTest(LinearizeTest):
     def refused(self, words: str, *options, teacher: pathlib.Path | None = None) -> None:
         out = self.dir / "refused"
         shutil.rmtree(out, ignore_errors=True)
-        with self.subTest(words):
-            _, stderr = self.run_all(out, *options, teacher=teacher, status=1)
-            self.assertRegex(stderr, f"(?m)^error: .*{words}")
+        with self.subTest(words), contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex((ToolError, OSError), words):
+            command.command(self.options(out, *options, teacher=teacher))
 
     def copy(self, **changes) -> pathlib.Path:
         """The teacher with other fields in config.json; None removes one."""
@@ -428,6 +445,10 @@ class RefusedTest(LinearizeTest):
         (folder / "model.safetensors").write_bytes((self.teacher / "model.safetensors").read_bytes()[:5000])
         self.refused("expected a safetensors file, found damage", teacher=folder)
         self.refused("expected the weights of its config.json, found", teacher=self.copy(intermediate_size=99))
+
+    def test_exit_status(self):
+        _, stderr = self.run_all(self.dir / "refused", teacher=self.dir / "missing", status=1)
+        self.assertRegex(stderr, "(?m)^error: .*missing: expected a Hugging Face folder")
 
     def test_options(self):
         self.refused("--layers: expected layers 0 to 3 of the teacher, found 4", "--layers=1,4")

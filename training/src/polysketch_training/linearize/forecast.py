@@ -58,7 +58,7 @@ class Shape:
         }[target]
 
     def layer_flops(self, keys: float) -> float:
-        """Of a token that attends to so many keys."""
+        """Of a token that attends to `keys` tokens."""
         matrices = sum(a * b for a, b in map(self.sizes, ("q", "k", "v", "o", "gate", "up", "down")))
         return 2 * matrices + 4 * self.heads * self.head * keys
 

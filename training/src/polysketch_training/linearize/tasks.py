@@ -1,5 +1,5 @@
-"""Recall: facts that lie in a text, and questions about them after it. The forms of evaluation are none of those of training, and
-neither are their names and words."""
+"""Recall: facts that lie in a text, and questions about them after it. Prompts of evaluation have other forms, names and words than
+training."""
 
 import dataclasses
 
