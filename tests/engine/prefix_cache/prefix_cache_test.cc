@@ -282,7 +282,7 @@ TEST(PrefixCacheTest, AgeCounts) {
 
 // After the state before it on its path a state saves more.
 TEST(PrefixCacheTest, AStateIsWorthWhatItSavesBesideOthers) {
-  PrefixCache cache({.memory = 36000});
+  PrefixCache cache({.memory = 42000});
   EXPECT_TRUE(Put(&cache, Text(0, 900)));
   EXPECT_TRUE(Put(&cache, Text(0, 1000)));
   EXPECT_TRUE(Put(&cache, Text(1, 500)));

@@ -356,7 +356,7 @@ TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {
 
   int copied = 0;
   model_->on_copy = [&] { ++copied; };
-  Client first = Generate(11, 1), same = Generate(11, 1);
+  Client first = Generate(16, 1), same = Generate(16, 1);
   while (!first.done() || !same.done()) {
     scheduler_->Tick();
     ++ticks;
