@@ -322,6 +322,7 @@ Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
   if (const auto limit = fields.Integer("max_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));
   AcceptCacheControl(&fields);
+  Refuse(&fields, {"thread"}, "the server keeps no messages; send the whole conversation");
   ChatOptions options;
   options.hold = std::move(hold);
   ReadTemplateVariables(&fields, &options);

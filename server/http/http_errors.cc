@@ -126,7 +126,9 @@ std::string AnthropicErrorBody(const Status& status, std::string_view request_id
   nlohmann::ordered_json error;
   error["type"] = AnthropicErrorType(HttpStatus(status, ErrorShape::kAnthropic));
   error["message"] = status.message();
-  error["details"]["error_code"] = status.reason();
+  // Anthropic's name, which tells its clients to send whole conversations.
+  const bool threads = status.field() == "thread";
+  error["details"]["error_code"] = threads ? "thread_unsupported_request" : status.reason();
   nlohmann::ordered_json body;
   body["type"] = "error";
   body["error"] = std::move(error);

@@ -209,7 +209,7 @@ TEST_F(Anthropic, ErrorsHaveAnthropicsShape) {
   const std::string invalid = "invalid_request_error", argument = "INVALID_ARGUMENT";
   for (const std::string path : {"/v1/messages", "/v1/messages/count_tokens"}) {
     expect(Post({{"model", "demo"}}, path), 400, invalid, "messages: expected", argument);
-    expect(Post(with("frob", 1), path), 400, invalid, "frob: expected a field", argument);
+    expect(Post(with("max_token", 1), path), 400, invalid, "max_token: expected a field", argument);
     expect(Post(with("model", "claude"), path), 404, "not_found_error", "found \"claude\"",
            "NOT_FOUND");
     expect(Http(server_->http_address(), path), 405, invalid, "the method: expected POST",
@@ -220,6 +220,8 @@ TEST_F(Anthropic, ErrorsHaveAnthropicsShape) {
            invalid, "Content-Type", argument);
   }
   expect(Post({}, "/v1/messages/batches"), 404, "not_found_error", "the path", "NO_SUCH_PATH");
+  expect(Post(with("thread", {{"type", "create"}})), 400, invalid, "send the whole conversation",
+         "thread_unsupported_request");
   // What the call refuses is named as the request names it.
   expect(Post(with("top_p", 2)), 400, invalid, "top_p: expected", argument);
   expect(Post(with("stop_sequences", json(std::vector<std::string>(17, "a")))), 400, invalid,
