@@ -1,8 +1,11 @@
 """tools/convert --gguf: the block formats beside PyPI's gguf, models that its writer has made, and damaged files."""
 
+import io
+import itertools
 import json
 import pathlib
 import random
+import re
 import unittest
 import unittest.mock
 
@@ -10,12 +13,14 @@ import support
 
 import gguf
 import numpy as np
+import sentencepiece
 import tokenizers
 
 from polysketch_tools import gguf_blocks, safetensors
 from polysketch_tools.convert_gguf import convert
 from polysketch_tools.errors import ToolError
 from polysketch_tools.gguf import Gguf
+from polysketch_tools.sentencepiece_model import parse, serialize
 
 WIDTH, HEADS, KV_HEADS, HEAD_SIZE, MLP, LAYERS = 32, 4, 2, 16, 64, 5
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -30,6 +35,31 @@ def vocabulary() -> tuple[list[str], list[str]]:
     """Tokens and merges."""
     merges = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ċ Ċ", "Ġ Ġ"]
     return CONTROL + SPECIAL + byte_characters() + [merge.replace(" ", "") for merge in merges], merges
+
+
+def trained(lines: list[str], **options) -> bytes:
+    """A SentencePiece model as Llama 2 has it: BPE with byte fallback, of some hundred pieces."""
+    model = io.BytesIO()
+    defaults = {"vocab_size": 900, "num_threads": 1, "minloglevel": 2, "remove_extra_whitespaces": False}
+    kind = {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity", "split_digits": True}
+    options = defaults | kind | {"control_symbols": ["<|im_start|>", "<|im_end|>"]} | options
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, **options)
+    return model.getvalue()
+
+
+def lines_of_the_tree() -> list[str]:
+    """Lines of documents and sources."""
+    files = itertools.chain(*(sorted(support.ROOT.glob(glob)) for glob in ("*.md", "docs/*.md", "tools/**/*.py")))
+    control = re.compile(r"<s>|</s>|<unk>|<\|im_(start|end)\|>")  # which tokenizer.json finds in a text, and SentencePiece does not
+    return [line for file in files for line in file.read_text().splitlines() if not control.search(line)]
+
+
+# What a line of prose does not hold.
+HARD = (
+    *("", " ", "  ", " a", "a ", "  a  b   c ", "\n", "\n\n", "a\tb", "\r\n", "\u2581", "a\u2581b", "<0x0A>", "<0x41>b", "\0", "\ufeff"),
+    *("caf\u00e9", "\u65e5\u672c\u8a9e", "\u0391\u03b8\u03ae\u03bd\u03b1", "\U0001f600\U0001f468\u200d\U0001f469", "\U0010ffff", "12345 6.78"),
+    *("aaaaaaaaaaaaaaaaaaaaaaa", "-" * 79, " " * 61, "x" * 300, "ab" * 70),
+)
 
 
 def permuted(weights: np.ndarray, heads: int) -> np.ndarray:
@@ -64,10 +94,9 @@ class Conversion(support.ToolTest):
         super().setUp()
         self.rng = np.random.default_rng(7)
 
-    def tensors(self, arch: str) -> dict[str, tuple[str, np.ndarray]]:
+    def tensors(self, arch: str, vocab: int) -> dict[str, tuple[str, np.ndarray]]:
         """Random values by Hugging Face's names, each with GGUF's."""
         q, kv = HEADS * HEAD_SIZE, KV_HEADS * HEAD_SIZE
-        vocab = len(vocabulary()[0])
         shapes = {"model.embed_tokens.weight": ("token_embd.weight", (vocab, WIDTH)), "model.norm.weight": ("output_norm.weight", (WIDTH,))}
         if arch != "llama":
             shapes["lm_head.weight"] = ("output.weight", (vocab, WIDTH))
@@ -92,9 +121,11 @@ class Conversion(support.ToolTest):
             shapes |= {f"model.layers.{i}.{ours}": (f"blk.{i}.{theirs}", shape) for ours, (theirs, shape) in per_layer.items()}
         return {ours: (theirs, self.rng.normal(size=shape).astype(np.float32)) for ours, (theirs, shape) in shapes.items()}
 
-    def write(self, arch="llama", pre="smollm", name="model.gguf", change=None, drop=(), **numbers) -> pathlib.Path:
-        """change: sees the writer before the end. Keeps the values in self.values."""
-        self.values = self.tensors(arch)
+    def write(self, arch="llama", pre="smollm", name="model.gguf", change=None, drop=(), pieces=None, padding=0) -> pathlib.Path:
+        """change: sees the writer before the end. pieces: of a SentencePiece model, in the place of byte-level BPE. padding: rows
+        of the embedding after those of the tokens. Keeps the values in self.values."""
+        tokens, merges = vocabulary()
+        self.values = self.tensors(arch, len(pieces or tokens) + padding)
         path = self.dir / name
         writer = gguf.GGUFWriter(path, arch)
         writer.add_block_count(LAYERS)
@@ -107,15 +138,21 @@ class Conversion(support.ToolTest):
         writer.add_value_length(HEAD_SIZE)
         writer.add_layer_norm_rms_eps(1e-5)
         writer.add_rope_freq_base(100000.0)
-        tokens, merges = vocabulary()
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(pre)
-        writer.add_token_list(tokens)
-        writer.add_token_types([3] * len(CONTROL) + [4] * len(SPECIAL) + [1] * (len(tokens) - 4))
-        writer.add_token_merges(merges)
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-        writer.add_add_bos_token(pre == "llama-bpe")
+        if pieces is None:
+            writer.add_tokenizer_model("gpt2")
+            writer.add_tokenizer_pre(pre)
+            writer.add_token_list(tokens)
+            writer.add_token_types([3] * len(CONTROL) + [4] * len(SPECIAL) + [1] * (len(tokens) - 4))
+            writer.add_token_merges(merges)
+            writer.add_bos_token_id(1)
+            writer.add_eos_token_id(2)
+            writer.add_add_bos_token(pre == "llama-bpe")
+        else:  # as llama.cpp's converter
+            writer.add_tokenizer_model("llama")
+            writer.add_tokenizer_pre("default")
+            writer.add_token_list([piece.text for piece in pieces])
+            writer.add_token_scores([piece.score for piece in pieces])
+            writer.add_token_types([int(piece.type) for piece in pieces])
         writer.add_chat_template("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
         for ours, (theirs, values) in self.values.items():
             if ours in drop:
@@ -219,6 +256,78 @@ class Conversion(support.ToolTest):
                 ends = json.loads((folder / "generation_config.json").read_text())
                 self.assertEqual(ends, {"bos_token_id": 1, "eos_token_id": 2})
                 self.assertIn("<|im_end|>", (folder / "chat_template.jinja").read_text())
+
+    def test_sentencepiece_tokenizers(self):
+        lines = lines_of_the_tree()
+        variants = {
+            "llama": ({}, lambda writer: (writer.add_bos_token_id(1), writer.add_eos_token_id(2), writer.add_unk_token_id(0))),
+            "ids by default": ({}, None),
+            "no prefix": ({"add_dummy_prefix": False}, lambda writer: writer.add_add_space_prefix(False)),
+            "symbols": ({"user_defined_symbols": ["~", "<tool>"]}, lambda writer: writer.add_add_bos_token(False)),
+        }
+        for name, (options, change) in variants.items():
+            with self.subTest(name):
+                data = trained(lines[:1500], **options)
+                model, library = parse(data), sentencepiece.SentencePieceProcessor(model_proto=data)
+                self.assertEqual(parse(serialize(model)), model)
+                folder = self.made(self.write(pieces=model.pieces, change=change), name)
+                tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+                between = [text for text in HARD if not text.startswith("<0x")]  # docs/model-format.md: the spelling of a byte
+                texts = [*lines[::3], *HARD, *(f"{a}<tool>{b}~" for a, b in zip(between, reversed(between)))]
+                for text, expected in zip(texts, library.encode(texts), strict=True):
+                    found = tokenizer.encode(text, add_special_tokens=False)
+                    self.assertEqual(found.ids, expected, repr(text))
+                    self.assertEqual(tokenizer.decode(found.ids), library.decode(expected), repr(text))
+                begins = name != "symbols"
+                self.assertEqual(tokenizer.encode("a").tokens[0] == "<s>", begins)
+                self.assertEqual(tokenizer.encode("<|im_end|>", add_special_tokens=False).ids, [library.piece_to_id("<|im_end|>")])
+                config = json.loads((folder / "tokenizer_config.json").read_text())
+                self.assertEqual((config["bos_token"], config["eos_token"], config["unk_token"]), ("<s>", "</s>", "<unk>"))
+                self.assertEqual(config["add_bos_token"], begins)
+                ends = json.loads((folder / "generation_config.json").read_text())
+                self.assertEqual(ends, {"bos_token_id": 1, "eos_token_id": 2})
+
+    def test_unused_tokens_at_the_end_are_padding(self):
+        model = parse(trained(lines_of_the_tree()[:1500]))
+        pads = [type(model.pieces[0])(f"[PAD{i}]", -1000.0, 5) for i in range(3)]
+        folder = self.made(self.write(pieces=model.pieces + pads, padding=2))
+        vocab = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+        self.assertEqual(len(vocab), len(model.pieces))
+        self.assertEqual(json.loads((folder / "config.json").read_text())["vocab_size"], len(model.pieces) + 5)
+
+    def test_sentencepiece_tokenizers_that_are_not_converted(self):
+        model = parse(trained(lines_of_the_tree()[:1500]))
+        piece, last = type(model.pieces[0]), model.pieces[-1]
+        normal = next(i for i, p in enumerate(model.pieces) if p.type == 1 and len(p.text) > 1)
+
+        def changed(place: int, **fields) -> list:
+            pieces = list(model.pieces)
+            pieces[place] = piece(**(vars(pieces[place]) | fields))
+            return pieces
+
+        cases = {
+            "field tokenizer.ggml.add_eos_token: not supported": dict(change=lambda writer: writer.add_add_eos_token(True)),
+            "unknown_token_id: expected a token of type 2, found 5": dict(change=lambda writer: writer.add_unk_token_id(5)),
+            "bos_token_id: expected a token of type 3, found 9": dict(change=lambda writer: writer.add_bos_token_id(9)),
+            "expected no byte token, or <0x00> to <0xFF>": dict(pieces=changed(20, type=1, score=-9e3)),
+            "expected one unknown token": dict(pieces=changed(normal, type=2)),
+            "field tokenizer.ggml.scores: expected finite numbers": dict(pieces=changed(normal, score=float("nan"))),
+            "field tokenizer.ggml.scores: expected others for": dict(pieces=changed(normal, score=model.pieces[normal + 1].score)),
+            "expected no unused pieces": dict(pieces=changed(normal, type=5)),
+            "expected each character to be a piece": dict(pieces=[*model.pieces, piece("\u4e00\u4e01", last.score - 1)]),
+        }
+        for words, options in cases.items():
+            with self.subTest(words), self.assertRaisesRegex(ToolError, words):
+                self.made(self.write(**({"pieces": model.pieces} | options)))
+            self.assertFalse((self.dir / "out").exists())
+
+        def without_scores(writer):
+            del writer.kv_data[0]["tokenizer.ggml.scores"]
+
+        with self.assertRaisesRegex(ToolError, "field tokenizer.ggml.scores: missing"):
+            self.made(self.write(pieces=model.pieces, change=without_scores))
+        with self.assertRaisesRegex(ToolError, "tokenizer.ggml.model: expected one of gpt2, llama, found 't5'"):
+            self.made(self.write(change=lambda writer: writer.kv_data[0].update({"tokenizer.ggml.model": gguf.gguf_writer.GGUFValue("t5", gguf.GGUFValueType.STRING)})))
 
     def test_scaled_rope(self):
         folder = self.made(self.write(change=lambda writer: (writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR), writer.add_rope_scaling_factor(4.0))), "linear")

@@ -8,11 +8,10 @@ import sys
 
 import numpy as np
 
-from polysketch_tools import errors, output_folder, safetensors
+from polysketch_tools import errors, gguf_tokenizer, output_folder, safetensors
 from polysketch_tools.errors import ToolError
 from polysketch_tools.gguf import Gguf
 from polysketch_tools.gguf_model import Model
-from polysketch_tools.gguf_tokenizer import Tokenizer
 
 # Storage of the tensors, as commands name it, and torch's name.
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -30,7 +29,7 @@ def convert(
     """The same file makes the same bytes on every machine. notices: files that are copied into the folder."""
     file = Gguf(source)
     model = Model(file)
-    tokenizer = Tokenizer(file, model.vocab_size)
+    tokenizer = gguf_tokenizer.read(file, model.vocab_size)
     ids = tokenizer.ids()
     # transformers has defaults of its own for an id that a config does not name.
     config_ids = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None} | ids

@@ -1,6 +1,10 @@
-"""The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json: byte-level BPE."""
+"""The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json: byte-level BPE, or that of SentencePiece."""
 
+import math
+
+from polysketch_tools import hugging_face
 from polysketch_tools.gguf import Gguf
+from polysketch_tools.sentencepiece_model import BPE, Piece, PieceType, SentencePieceModel, serialize
 from polysketch_tools.tokenizer_json import added_token, begin_with, sequence
 
 # ggml's types of tokens.
@@ -48,32 +52,42 @@ CHAT_TEMPLATE = "tokenizer.chat_template"
 
 
 class Tokenizer:
-    """Raises ToolError for a tokenizer that is not converted. vocab_size: of the model."""
+    """What both kinds have. Raises ToolError for a tokenizer that is not converted. vocab_size: of the model."""
 
-    def __init__(self, file: Gguf, vocab_size: int):
+    types = (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED)  # of tokens, which the kind may have
+    default_ids: dict[str, int] = {}  # of tokens that a file does not name
+
+    def __init__(self, file: Gguf, vocab_size: int, *, add_bos: bool):
         self._file = file
-        kind = file.field("tokenizer.ggml.model", str)
-        if kind != "gpt2":
-            raise file.error(f"field tokenizer.ggml.model: expected gpt2 (byte-level BPE), found {kind!r:.60}")
-        self._pre = file.field("tokenizer.ggml.pre", str, "default")
-        if self._pre not in _PRE_TOKENIZERS:
-            known = ", ".join(_PRE_TOKENIZERS)
-            raise file.error(f"field tokenizer.ggml.pre: expected one of {known}, found {self._pre!r:.60}")
         self._tokens = file.texts("tokenizer.ggml.tokens")
         if not 0 < len(self._tokens) <= vocab_size:
             raise file.error(f"field tokenizer.ggml.tokens: expected 1 to {vocab_size}, found {len(self._tokens)}")
         if len(set(self._tokens)) != len(self._tokens):
             raise file.error("field tokenizer.ggml.tokens: expected each text once")
-        self._types = file.field("tokenizer.ggml.token_type", list, [_NORMAL] * len(self._tokens))
-        if len(self._types) != len(self._tokens):
-            raise file.error(f"field tokenizer.ggml.token_type: expected {len(self._tokens)}, found {len(self._types)}")
+        self._types = self._of_tokens("token_type", [_NORMAL] * len(self._tokens))
         for token, one in zip(self._tokens, self._types):
-            if one not in (_NORMAL, _CONTROL, _USER_DEFINED, _UNUSED):
+            if one not in self.types:
                 raise file.error(f"field tokenizer.ggml.token_type: expected no type {one!r:.20} (of token {token!r:.60})")
         self._bos = self._id("bos")
-        self.add_bos = file.field("tokenizer.ggml.add_bos_token", bool, self._pre in _ADD_BOS)
+        self.add_bos = file.field("tokenizer.ggml.add_bos_token", bool, add_bos)
         if self.add_bos and self._bos is None:
             raise file.error("field tokenizer.ggml.bos_token_id: missing, though texts begin with BOS")
+
+    def _of_tokens(self, name: str, otherwise: list | None = None) -> list:
+        """A field with a value for each token."""
+        values = self._file.field(f"tokenizer.ggml.{name}", list, otherwise)
+        if len(values) != len(self._tokens):
+            raise self._file.error(f"field tokenizer.ggml.{name}: expected {len(self._tokens)}, found {len(values)}")
+        return values
+
+    def _id(self, name: str) -> int | None:
+        key = f"tokenizer.ggml.{name}_token_id"
+        if key not in self._file.metadata and name not in self.default_ids:
+            return None
+        found = self._file.field(key, int, self.default_ids.get(name))
+        if not 0 <= found < len(self._tokens):
+            raise self._file.error(f"field {key}: expected a token's id below {len(self._tokens)}, found {found}")
+        return found
 
     def ids(self) -> dict[str, int | list[int]]:
         """The ids that config.json and generation_config.json name."""
@@ -85,6 +99,17 @@ class Tokenizer:
 
     def chat_template(self) -> str | None:
         return self._file.field(CHAT_TEMPLATE, str) if CHAT_TEMPLATE in self._file.metadata else None
+
+
+class ByteLevel(Tokenizer):
+    """BPE of bytes with merges."""
+
+    def __init__(self, file: Gguf, vocab_size: int):
+        self._pre = file.field("tokenizer.ggml.pre", str, "default")
+        if self._pre not in _PRE_TOKENIZERS:
+            known = ", ".join(_PRE_TOKENIZERS)
+            raise file.error(f"field tokenizer.ggml.pre: expected one of {known}, found {self._pre!r:.60}")
+        super().__init__(file, vocab_size, add_bos=self._pre in _ADD_BOS)
 
     def config(self) -> dict:
         """The content of tokenizer_config.json."""
@@ -138,11 +163,74 @@ class Tokenizer:
                 raise self._file.error(f"field tokenizer.ggml.merges: expected two tokens that make one, found {merge!r:.60}")
         return merges
 
-    def _id(self, name: str) -> int | None:
-        key = f"tokenizer.ggml.{name}_token_id"
-        if key not in self._file.metadata:
-            return None
-        found = self._file.field(key, int)
-        if not 0 <= found < len(self._tokens):
-            raise self._file.error(f"field {key}: expected a token's id below {len(self._tokens)}, found {found}")
-        return found
+
+class SentencePiece(Tokenizer):
+    """BPE of characters, whose pairs merge by the scores of what they make, as SentencePiece and llama.cpp do."""
+
+    types = (_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE)
+    default_ids = {"unknown": 0, "bos": 1, "eos": 2}  # llama.cpp's
+
+    def __init__(self, file: Gguf, vocab_size: int):
+        super().__init__(file, vocab_size, add_bos=True)
+        if file.field("tokenizer.ggml.add_eos_token", bool, False):
+            raise file.error("field tokenizer.ggml.add_eos_token: not supported")
+        scores = self._of_tokens("scores")
+        if not all(isinstance(score, float) and math.isfinite(score) for score in scores):
+            raise file.error("field tokenizer.ggml.scores: expected finite numbers")
+        pieces = [Piece(*piece) for piece in zip(self._tokens, scores, map(PieceType, self._types))]
+        while pieces[-1].type == PieceType.UNUSED:  # rows of the embedding without a token
+            pieces.pop()
+        self._model = SentencePieceModel(
+            pieces,
+            model_type=BPE,
+            unk_id=self._id("unknown"),
+            bos_id=self._bos,
+            eos_id=self._id("eos"),
+            pad_id=-1 if self._id("padding") is None else self._id("padding"),
+            byte_fallback=_BYTE in self._types,
+            add_dummy_prefix=file.field("tokenizer.ggml.add_space_prefix", bool, True),
+            remove_extra_whitespaces=False,
+        )
+        self._check()
+
+    def _check(self) -> None:
+        """Checks what decides the ids of a text."""
+        pieces, file = self._model.pieces, self._file
+        for name, i, kind in (("unknown", self._model.unk_id, PieceType.UNKNOWN), ("bos", self._bos, PieceType.CONTROL)):
+            if i >= len(pieces) or pieces[i].type != kind:
+                raise file.error(f"field tokenizer.ggml.{name}_token_id: expected a token of type {kind.value}, found {i}")
+        if len(self._model.of_type(PieceType.UNKNOWN)) != 1:
+            raise file.error("field tokenizer.ggml.token_type: expected one unknown token")
+        if self._model.byte_fallback and set(self._model.of_type(PieceType.BYTE)) != {f"<0x{i:02X}>" for i in range(256)}:
+            raise file.error("field tokenizer.ggml.token_type: expected no byte token, or <0x00> to <0xFF>")
+        if "" in self._tokens:
+            raise file.error("field tokenizer.ggml.tokens: expected no empty text")
+        merged: dict[float, str] = {}
+        for piece in pieces:
+            if piece.type != PieceType.NORMAL or len(piece.text) == 1:
+                continue
+            if (other := merged.setdefault(piece.score, piece.text)) != piece.text:
+                raise file.error(f"field tokenizer.ggml.scores: expected others for {other!r:.60} and {piece.text!r:.60}")
+
+    def config(self) -> dict:
+        """The content of tokenizer_config.json."""
+        return hugging_face.tokenizer_config(self._model, self.add_bos)
+
+    def json(self) -> dict:
+        """The content of tokenizer.json."""
+        try:
+            return hugging_face.tokenizer_json(self._model, serialize(self._model), self.add_bos)
+        except hugging_face.NotRepresentable as error:
+            raise self._file.error(f"tokenizer: {error}") from error
+
+
+# By tokenizer.ggml.model.
+_KINDS = {"gpt2": ByteLevel, "llama": SentencePiece}
+
+
+def read(file: Gguf, vocab_size: int) -> ByteLevel | SentencePiece:
+    """Raises ToolError for a tokenizer that is not converted. vocab_size: of the model."""
+    kind = file.field("tokenizer.ggml.model", str)
+    if kind not in _KINDS:
+        raise file.error(f"field tokenizer.ggml.model: expected one of {', '.join(_KINDS)}, found {kind!r:.60}")
+    return _KINDS[kind](file, vocab_size)

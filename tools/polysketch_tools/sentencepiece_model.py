@@ -1,4 +1,4 @@
-"""Reads the parts of a SentencePiece model file that the sentencepiece package does not show: types and normalisation."""
+"""Reads and writes the parts of a SentencePiece model file that the sentencepiece package does not show: types and normalisation."""
 
 import dataclasses
 import enum
@@ -99,6 +99,39 @@ def _set_fields(model: SentencePieceModel, names: dict[int, str], data: bytes) -
             # An int32 below zero has 64 bits on the wire.
             signed = value - (1 << 64) if kind is int and value >> 63 else value
             setattr(model, names[number], kind(signed))
+
+
+def serialize(model: SentencePieceModel) -> bytes:
+    """Returns the bytes of tokenizer.model, which the sentencepiece package reads."""
+    parts = []
+    for piece in model.pieces:
+        score = _key(2, 5) + struct.pack("<f", piece.score)
+        parts.append(_bytes_field(1, _bytes_field(1, piece.text.encode()) + score + _key(3, 0) + _packed(piece.type)))
+    for number, names in ((2, _TRAINER), (3, _NORMALIZER)):
+        parts.append(_bytes_field(number, b"".join(_named_field(model, key, name) for key, name in names.items())))
+    return b"".join(parts)
+
+
+def _named_field(model: SentencePieceModel, number: int, name: str) -> bytes:
+    value = getattr(model, name)
+    return _bytes_field(number, value) if isinstance(value, bytes) else _key(number, 0) + _packed(int(value) % (1 << 64))
+
+
+def _bytes_field(number: int, value: bytes) -> bytes:
+    return _key(number, 2) + _packed(len(value)) + value
+
+
+def _key(number: int, wire_type: int) -> bytes:
+    return _packed(number << 3 | wire_type)
+
+
+def _packed(value: int) -> bytes:
+    """A varint."""
+    digits = []
+    while value >= 0x80:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
