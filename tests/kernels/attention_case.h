@@ -59,6 +59,7 @@ class Layers {
 // As many layers of each spec.
 inline std::vector<Layers> InLayers(const std::vector<AttentionSpec>& specs, int count) {
   std::vector<Layers> models;
+  models.reserve(specs.size());
   for (const AttentionSpec& spec : specs) models.emplace_back(spec, count);
   return models;
 }

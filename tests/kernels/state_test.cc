@@ -25,6 +25,7 @@ class StateTest : public testing::BackendTest {
  protected:
   static std::vector<Layers> Specs() {
     std::vector<AttentionSpec> specs;
+    specs.reserve(kAttentionKinds);
     for (const AttentionKind kind : testing::kAllKinds) {
       specs.push_back(testing::MakeSpec(kind, 2, 10, 11, 8));
     }

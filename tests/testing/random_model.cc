@@ -219,6 +219,7 @@ ModelConfig TinyConfig(AttentionKind kind) {
 
 std::vector<std::string> TinyModelNames() {
   std::vector<std::string> names;
+  names.reserve(2 * kAttentionKinds + 3);
   for (const AttentionKind kind : kAllAttentionKinds) names.emplace_back(AttentionKindName(kind));
   for (const AttentionKind kind : kAllAttentionKinds) {
     if (!TinyConfig(kind).is_kv()) names.push_back(StrCat(AttentionKindName(kind), kGated));

@@ -154,6 +154,7 @@ TEST_P(DeterminismTest, AnyNeighbours) {
     for (const int neighbours : counts) {
       Request request(*model, tokens);
       std::vector<Request> others;
+      others.reserve(static_cast<size_t>(neighbours));
       for (int i = 0; i < neighbours; ++i) {
         others.emplace_back(*model, RandomTokens(*model, random.Int(1, 60), &random));
       }
