@@ -28,7 +28,7 @@ OPTIONS = (
     "--sample-length=192",
     "--sample-texts=1",
     "--sample-prompts=2",
-    "--evaluation-lengths=128,192",
+    "--evaluation-lengths=160,192",
     "--evaluation-texts=2",
     "--evaluation-prompts=3",
     "--steps=6",
@@ -142,7 +142,7 @@ class LinearizeTest(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.dir = pathlib.Path(folder.name)
         cls.text = cls.dir / "text.txt"
-        cls.text.write_text((support.ROOT / "docs/attention.md").read_text() + (support.ROOT / "docs/numerics.md").read_text())
+        cls.text.write_text((support.ROOT / "tools/polysketch_tools/calibration.txt").read_text()[:60000])
         cls.teacher = cls.dir / "teacher"
         write_teacher(cls.teacher, cls.text.read_text())
 

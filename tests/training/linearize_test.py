@@ -349,7 +349,7 @@ class OtherTeachersTest(LinearizeTest):
         self.assertEqual(config["attention_window_kind"], "sliding")
         rows = json.loads((out / "report.json").read_text())["evaluation"]
         values = {(row["model"], row["tokens_of_sample"], row["what"]): row for row in rows}
-        for length in (128, 192):
+        for length in (160, 192):
             for what in ("text", *FORMS):
                 untrained, written = (values[model, length, what] for model in ("windows, not trained", "linearized"))
                 self.assertEqual(untrained | {"model": ""}, written | {"model": ""})
