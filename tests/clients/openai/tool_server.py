@@ -1,0 +1,16 @@
+"""A server whose model calls tools: models/smollm2 where scripts/get-model has made it, else models/demo."""
+
+import os
+
+from openai_test import ROOT, Server
+
+FULL = os.environ.get("POLYSKETCH_TEST_FULL") == "1"
+SMOLLM = ROOT / "models/smollm2"
+KNOWS_LANGUAGE = (SMOLLM / "model.safetensors").exists()
+MODEL = "smollm2" if KNOWS_LANGUAGE else "demo"
+
+
+def tool_server(*flags):
+    """With a template of the form of Hermes and Qwen: that of the model writes no tools."""
+    template = ROOT / "tests/server/chat/templates/hermes_tools.jinja"
+    return Server("--chat-template", template, "--max-sequences", "16", *flags, model=ROOT / "models" / MODEL)
