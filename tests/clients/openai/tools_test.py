@@ -107,7 +107,7 @@ class ToolClient(unittest.TestCase):
         self.assertEqual(continued.output[-1].type, "message")
 
     def test_many_calls_are_valid(self):
-        """Of those that are asked to echo a city and a number, most do where the model knows language."""
+        """Most calls echo the city and the number that the question names, where the model knows language."""
 
         def call(i):
             city, days, messages = question(i)
