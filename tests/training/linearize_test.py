@@ -83,7 +83,7 @@ class AttentionTest(unittest.TestCase):
             for fields in ({}, windows):
                 with self.subTest(name, windows=bool(fields)), tempfile.TemporaryDirectory() as folder:
                     model = frame_models.random_model(name, num_hidden_layers=4)
-                    frame_models.with_sinks(model, fields)
+                    frame_models.with_sinks(model, fields, {})
                     frame_models.save(model, folder)
                     tokens = frame_models.random_tokens(model, 100)
                     expected = frame_models.logits_of(model, tokens)
