@@ -52,7 +52,7 @@ PrefixTree::Extended PrefixTree::Extend(const Match& match, const std::string& s
   }
   if (match.tokens < extended.end->end) {
     Node* const lower = extended.end;
-    extended.end = Cut(lower, match.tokens);
+    extended.end = Split(lower, match.tokens);
     extended.changed.push_back(lower);
     extended.changed.push_back(extended.end);
   }
@@ -73,7 +73,7 @@ PrefixTree::Node* PrefixTree::NewNode(Node* parent, std::span<const int32_t> tok
   return node;
 }
 
-PrefixTree::Node* PrefixTree::Cut(Node* node, int64_t position) {
+PrefixTree::Node* PrefixTree::Split(Node* node, int64_t position) {
   Node* const parent = node->parent;
   const auto upper_size = position - parent->end;
   const std::span<const int32_t> edge = node->tokens;

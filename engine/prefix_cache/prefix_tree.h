@@ -99,7 +99,7 @@ class PrefixTree {
   }
   Node* NewNode(Node* parent, std::span<const int32_t> tokens);
   // Cuts the edge of `node` after `position` tokens of the text. Returns the node that ends there.
-  Node* Cut(Node* node, int64_t position);
+  Node* Split(Node* node, int64_t position);
   static void FindWidest(Node* node);
 
   std::list<Node> nodes_;  // of all trees; they are destroyed without recursion

@@ -71,7 +71,7 @@ class ChatTemplate {
   Result<MarkedText> Render(const std::vector<ChatMessage>& messages,
                             const ChatOptions& options) const;
   // Returns the token ids of a conversation. `beginnings` (null: none) gets the numbers of tokens after
-  // which other conversations may go on in another way: behind the system message, and, if the template
+  // which other conversations may go on in another way: after the system message, and, if the template
   // does not write the beginning of an answer before answers, before it.
   Result<std::vector<int32_t>> Encode(const std::vector<ChatMessage>& messages,
                                       const ChatOptions& options,

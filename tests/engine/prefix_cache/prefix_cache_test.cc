@@ -266,7 +266,7 @@ TEST(PrefixCacheTest, WhatSavesLittleIsEvictedFirst) {
   for (int i = 3; i < 9; ++i) EXPECT_TRUE(Has(&cache, "t", Text(i, 1000)));
 }
 
-// What nobody uses goes in the end, however much it would save.
+// What no request uses goes in the end, however much it would save.
 TEST(PrefixCacheTest, AgeCounts) {
   PrefixCache cache({.memory = 100000});
   EXPECT_TRUE(Put(&cache, Text(0, 1000)));
