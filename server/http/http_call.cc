@@ -17,13 +17,36 @@ std::shared_ptr<HttpCall> HttpCall::Start(const Router& router,
                                           std::string_view method,
                                           const google::protobuf::Message& request,
                                           Callbacks callbacks) {
+  const std::shared_ptr<HttpCall> call = New(std::move(exchange), method, std::move(callbacks));
+  call->request_ = SerializeMessage(request);
+  call->reactor_ = router.Start(call.get());
+  return call;
+}
+
+std::shared_ptr<HttpCall> HttpCall::StartCompletion(ServiceContext* service,
+                                                    std::shared_ptr<HttpExchange> exchange,
+                                                    v1::CompleteRequest request,
+                                                    Callbacks callbacks) {
+  const std::shared_ptr<HttpCall> call = New(std::move(exchange), "Complete", std::move(callbacks));
+  call->reactor_ = polysketch::StartCompletion(service, call.get(), std::move(request),
+                                               [self = call.get()](v1::CompleteResponse response) {
+                                                 self->response_ = std::move(response);
+                                               });
+  return call;
+}
+
+std::shared_ptr<HttpCall> HttpCall::New(std::shared_ptr<HttpExchange> exchange,
+                                        std::string_view method, Callbacks callbacks) {
   const std::shared_ptr<HttpCall> call(
       new HttpCall(std::move(exchange), method, std::move(callbacks)));
   call->pinned_ = call;
   call->set_caller(call->exchange_->request().caller);
-  call->request_ = SerializeMessage(request);
-  call->reactor_ = router.Start(call.get());
   return call;
+}
+
+void HttpCall::Receive(const grpc::ByteBuffer& message) {
+  if (!response_.has_value()) return callbacks_.on_message(message);
+  callbacks_.on_response(*std::exchange(response_, std::nullopt));
 }
 
 void HttpCall::Report(std::function<void(CallReactor*)> report) {
@@ -69,7 +92,7 @@ void HttpCall::StartRead(grpc::ByteBuffer* message) {
 }
 
 void HttpCall::StartWrite(const grpc::ByteBuffer* message) {
-  callbacks_.on_message(*message);
+  Receive(*message);
   std::lock_guard lock(mutex_);
   if (!cancelled_ && exchange_->unsent_bytes() > kMaxUnsentBytes) {
     blocked_ = true;
@@ -79,7 +102,7 @@ void HttpCall::StartWrite(const grpc::ByteBuffer* message) {
 }
 
 void HttpCall::StartWriteAndFinish(const grpc::ByteBuffer* message) {
-  callbacks_.on_message(*message);
+  Receive(*message);
   Finish(Status());
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "server/http/http_exchange.h"
 #include "server/net/router.h"
+#include "server/rpc/direct_completion.h"
 
 namespace polysketch {
 
@@ -23,7 +25,9 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
     // CallContext::OnSubmitted. Null: not reported.
     std::function<void(int64_t prompt_tokens)> on_submitted = nullptr;
     // Receives each message of the response; may send to the exchange. Not called after on_finish.
-    std::function<void(const grpc::ByteBuffer& message)> on_message;
+    std::function<void(const grpc::ByteBuffer& message)> on_message = nullptr;
+    // The same for a completion.
+    std::function<void(v1::CompleteResponse response)> on_response = nullptr;
     // Called once, with the status of the RPC.
     std::function<void(const Status& status)> on_finish;
   };
@@ -36,6 +40,13 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
                                          std::string_view method,
                                          const google::protobuf::Message& request,
                                          Callbacks callbacks);
+
+  // Starts the RPC Complete, whose request and responses stay messages. The transport has admitted the
+  // caller. `service` outlives the call. Otherwise as Start.
+  static std::shared_ptr<HttpCall> StartCompletion(ServiceContext* service,
+                                                   std::shared_ptr<HttpExchange> exchange,
+                                                   v1::CompleteRequest request,
+                                                   Callbacks callbacks);
 
   // Both are called on the thread of the HTTP server, when HttpExchange reports so.
   void OnSent();
@@ -66,13 +77,18 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
       : exchange_(std::move(exchange)),
         method_(StrCat("/", kPolySketchService, "/", method)),
         callbacks_(std::move(callbacks)) {}
+  static std::shared_ptr<HttpCall> New(std::shared_ptr<HttpExchange> exchange,
+                                       std::string_view method, Callbacks callbacks);
+  // Passes a message of the response on.
+  void Receive(const grpc::ByteBuffer& message);
   // Posts `report` to the thread of the HTTP server, unless the RPC has ended by then.
   void Report(std::function<void(CallReactor*)> report);
 
   const std::shared_ptr<HttpExchange> exchange_;
   const std::string method_;
-  Callbacks callbacks_;             // empty after OnDone
-  CallReactor* reactor_ = nullptr;  // set in Start
+  Callbacks callbacks_;                           // empty after OnDone
+  CallReactor* reactor_ = nullptr;                // set in Start
+  std::optional<v1::CompleteResponse> response_;  // of the next message; its reactor's until then
   mutable std::mutex mutex_;
   std::shared_ptr<HttpCall> pinned_;  // until OnDone
   // Guarded by mutex_:

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "polysketch/v1/polysketch.pb.h"
-#include "server/convert/wire.h"
 #include "server/http/http_call.h"
 #include "server/http/page_request.h"
 
@@ -30,9 +29,7 @@ class Lines {
   void Start() {
     if (!std::exchange(started_, true)) exchange_->StartStream("application/x-ndjson", "\n");
   }
-  void Add(const grpc::ByteBuffer& message) {
-    v1::CompleteResponse response;
-    if (!ParseMessage(message, &response).ok()) return;
+  void Add(const v1::CompleteResponse& response) {
     Start();
     exchange_->Send(JsonLine(response));
   }
@@ -52,7 +49,7 @@ class Lines {
 }  // namespace
 
 void Playground::Complete(const std::shared_ptr<HttpExchange>& exchange) {
-  const Result<v1::CompleteRequest> request = Read(exchange->request());
+  Result<v1::CompleteRequest> request = Read(exchange->request());
   if (!request.ok()) return RefusePage(exchange.get(), request.status());
   if (running_->fetch_add(1) >= kMaxAtOnce) {
     running_->fetch_sub(1);
@@ -60,10 +57,10 @@ void Playground::Complete(const std::shared_ptr<HttpExchange>& exchange) {
                                                         " completions at once; try again later"));
   }
   const auto lines = std::make_shared<Lines>(exchange, running_);
-  const auto call = HttpCall::Start(
-      *router_, exchange, "Complete", *request,
+  const auto call = HttpCall::StartCompletion(
+      service_, exchange, *std::move(request),
       {.on_submitted = [lines](int64_t) { lines->Start(); },
-       .on_message = [lines](const grpc::ByteBuffer& message) { lines->Add(message); },
+       .on_response = [lines](const v1::CompleteResponse& response) { lines->Add(response); },
        .on_finish = [lines](const Status& status) { lines->Finish(status); }});
   exchange->SetCallbacks([call] { call->OnSent(); }, [call] { call->Cancel(); });
 }

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "server/http/http_exchange.h"
-#include "server/net/router.h"
 #include "server/rpc/service_context.h"
 
 namespace polysketch {
@@ -14,17 +13,15 @@ namespace polysketch {
 // Used on the thread of the HTTP server.
 class Playground {
  public:
-  // Both outlive the completions.
-  Playground(const Router* router, const ServiceContext* service)
-      : router_(router), service_(service) {}
+  // `service` outlives the completions.
+  explicit Playground(ServiceContext* service) : service_(service) {}
 
   // Answers a POST. An error before the first message is an HTTP status; a later error is the last
   // line, {"error": {"code": ..., "message": ...}}.
   void Complete(const std::shared_ptr<HttpExchange>& exchange);
 
  private:
-  const Router* const router_;
-  const ServiceContext* const service_;
+  ServiceContext* const service_;
   const std::shared_ptr<std::atomic<int>> running_ = std::make_shared<std::atomic<int>>(0);
 };
 

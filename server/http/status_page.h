@@ -12,6 +12,7 @@
 
 #include "server/http/http_exchange.h"
 #include "server/http/playground.h"
+#include "server/net/router.h"
 
 namespace polysketch {
 
@@ -21,11 +22,8 @@ class StatusPage {
   using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
 
   // `collect` returns the families of /metrics. `router` and `service` outlive the page.
-  StatusPage(const Router* router, const ServiceContext* service, Collect collect)
-      : router_(router),
-        service_(service),
-        collect_(std::move(collect)),
-        playground_(router, service) {}
+  StatusPage(const Router* router, ServiceContext* service, Collect collect)
+      : router_(router), service_(service), collect_(std::move(collect)), playground_(service) {}
 
   // Whether `path` answers probes, which have no credentials.
   static bool IsHealthPath(std::string_view path);

@@ -218,10 +218,8 @@ v1::CompleteRequest CompletionJob::Request(size_t call) const {
 }
 
 int64_t CompletionJob::MemoryBytes() const {
-  constexpr size_t kPromptField = 16;  // its tag and its length
-  size_t bytes = common.SpaceUsedLong() + calls() * common.ByteSizeLong();
-  for (const v1::Prompt& prompt : prompts)
-    bytes += prompt.SpaceUsedLong() + kPromptField + prompt.ByteSizeLong();
+  size_t bytes = (1 + calls()) * common.SpaceUsedLong();
+  for (const v1::Prompt& prompt : prompts) bytes += 2 * prompt.SpaceUsedLong();
   return static_cast<int64_t>(bytes);
 }
 

@@ -52,8 +52,8 @@ struct CompletionJob {
   size_t calls() const { return prompts.empty() ? 1 : prompts.size(); }
   // The request of a call.
   v1::CompleteRequest Request(size_t call) const;
-  // The memory of the job, and of the bytes of the requests of all calls before these are made: each
-  // call reads its own after all of them have started.
+  // The memory of the job, and of the requests of all calls: each call reads its own after all of them
+  // have started.
   int64_t MemoryBytes() const;
 };
 

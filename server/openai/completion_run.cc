@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "server/convert/wire.h"
 #include "server/http/http_errors.h"
 
 namespace polysketch {
@@ -64,7 +63,7 @@ CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJ
   if (held_.ok()) held_ = HoldReply(repeated);
 }
 
-void CompletionRun::Start(const Router& router) {
+void CompletionRun::Start(ServiceContext* service) {
   if (!held_.ok()) {
     std::lock_guard lock(mutex_);
     return Fail(held_);
@@ -86,19 +85,21 @@ void CompletionRun::Start(const Router& router) {
         self->OnSubmitted(prompt, tokens);
       };
     }
-    callbacks.on_message = [self = shared_from_this(), prompt](const grpc::ByteBuffer& message) {
-      self->OnMessage(prompt, message);
+    callbacks.on_response = [self = shared_from_this(),
+                             prompt](const v1::CompleteResponse& response) {
+      self->OnResponse(prompt, response);
     };
     callbacks.on_finish = [self = shared_from_this()](const Status& status) {
       self->OnFinish(status);
     };
-    const v1::CompleteRequest request = job_.Request(prompt);
+    v1::CompleteRequest request = job_.Request(prompt);
     if (job_.options.token_ids) {
       const auto& ids = request.prompt().tokens().ids();
       answer_.prompt_ids[prompt].assign(ids.begin(), ids.end());
     }
     if (job_.options.logprobs) decoders_[prompt] = TextDecoder(tokenizer_, request);
-    calls_.push_back(HttpCall::Start(router, exchange_, "Complete", request, std::move(callbacks)));
+    calls_.push_back(
+        HttpCall::StartCompletion(service, exchange_, std::move(request), std::move(callbacks)));
   }
   job_.common = {};
   std::vector<v1::Prompt>().swap(job_.prompts);
@@ -130,12 +131,9 @@ void CompletionRun::OnSubmitted(size_t prompt, int64_t tokens) {
   }
 }
 
-void CompletionRun::OnMessage(size_t prompt, const grpc::ByteBuffer& message) {
-  v1::CompleteResponse response;
-  const Status parsed = ParseMessage(message, &response);
+void CompletionRun::OnResponse(size_t prompt, const v1::CompleteResponse& response) {
   std::lock_guard lock(mutex_);
   if (ended_) return;
-  if (!parsed.ok()) return Fail(Internal(parsed.message()));
   if (response.has_delta()) {
     const Status held = OnDelta(prompt, response.delta());
     if (!held.ok()) Fail(held);

@@ -32,11 +32,11 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJob job,
                 std::unique_ptr<AnswerForm> form, const Tokenizer* tokenizer, Hooks hooks = {});
 
-  // Starts the calls. Called once, on the thread of the HTTP server.
-  void Start(const Router& router);
+  // Starts the calls. Called once, on the thread of the HTTP server. `service` outlives them.
+  void Start(ServiceContext* service);
 
  private:
-  void OnMessage(size_t prompt, const grpc::ByteBuffer& message);
+  void OnResponse(size_t prompt, const v1::CompleteResponse& response);
   void OnFinish(const Status& status);
   // The functions below hold mutex_.
   // `tokens`: of the prompt.

@@ -57,7 +57,7 @@ void HttpApi::RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMa
   std::unique_ptr<AnswerForm> form = make_form(job->options, std::move(header));
   const auto run = std::make_shared<CompletionRun>(exchange, *std::move(job), std::move(form),
                                                    model().rules.tokenizer, std::move(hooks));
-  exchange->Post([run, this] { run->Start(*router_); });
+  exchange->Post([run, this] { run->Start(service_); });
 }
 
 std::string HttpApi::ModelName() const {

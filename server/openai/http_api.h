@@ -52,6 +52,7 @@ class HttpApi {
   // After Admit.
   const ServedModel& model() const { return *service_->model.load(); }
   const Router* router() const { return router_; }
+  ServiceContext* service() const { return service_; }
 
  private:
   const Router* const router_;

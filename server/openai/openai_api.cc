@@ -112,7 +112,7 @@ void OpenAiApi::Respond(const Exchange& exchange) {
     if (!job.ok()) return ReplyError(exchange.get(), job.status());
     if (!CheckModel(exchange.get(), job->job.options.model)) return;
     const auto run = std::make_shared<ResponseRun>(exchange, *std::move(job), HeaderOf(*exchange),
-                                                   model().rules.tokenizer, router());
+                                                   model().rules.tokenizer, router(), service());
     exchange->Post([run] { run->Start(); });
   });
 }

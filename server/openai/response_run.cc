@@ -68,7 +68,7 @@ void ResponseRun::Complete() {
       NewResponseForm(id, std::move(response_.echo), header_, response_.job.options);
   std::make_shared<CompletionRun>(exchange_, std::move(response_.job), std::move(form), tokenizer_,
                                   std::move(hooks))
-      ->Start(*router_);
+      ->Start(service_);
 }
 
 void ResponseRun::EndTurn(int32_t last_token, Done done) {

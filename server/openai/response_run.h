@@ -17,14 +17,15 @@ namespace polysketch {
 
 class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
  public:
-  // `tokenizer` may be null. `router` outlives the run.
+  // `tokenizer` may be null. `router` and `service` outlive the run.
   ResponseRun(std::shared_ptr<HttpExchange> exchange, ResponseJob response, AnswerHeader header,
-              const Tokenizer* tokenizer, const Router* router)
+              const Tokenizer* tokenizer, const Router* router, ServiceContext* service)
       : exchange_(std::move(exchange)),
         response_(std::move(response)),
         header_(std::move(header)),
         tokenizer_(tokenizer),
         router_(router),
+        service_(service),
         memory_(exchange_->NewMemory(RequestPhase::kRequest)),
         held_(memory_.Hold(response_.job.MemoryBytes() + std::ssize(response_.echo))) {}
 
@@ -44,6 +45,7 @@ class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
   const AnswerHeader header_;
   const Tokenizer* const tokenizer_;
   const Router* const router_;
+  ServiceContext* const service_;
   HeldMemory memory_;    // of response_, until the CompletionRun holds it
   const Status held_;    // whether there is room
   std::string session_;  // empty: none

@@ -45,8 +45,13 @@ Result<v1::Finish> ToFinish(EngineCall* call, const FinishEvent& event) {
 
 class StreamRenderer final : public Renderer {
  public:
-  StreamRenderer(EngineCall* call, const GenerateParams& params, bool return_state)
-      : call_(call), with_logprobs_(params.logprobs.has_value()), return_state_(return_state) {}
+  // `slot`: null for messages of bytes.
+  StreamRenderer(EngineCall* call, const GenerateParams& params, bool return_state,
+                 ResponseSlot slot = nullptr)
+      : call_(call),
+        with_logprobs_(params.logprobs.has_value()),
+        return_state_(return_state),
+        slot_(std::move(slot)) {}
 
   std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* events) override {
     v1::CompleteResponse response;
@@ -59,7 +64,7 @@ class StreamRenderer final : public Renderer {
     } else {
       return std::nullopt;  // not an event of a completion
     }
-    return SerializeMessage(response);
+    return MessageOf(std::move(response));
   }
 
   Result<Messages> RenderFinish(const FinishEvent& event) override {
@@ -68,11 +73,17 @@ class StreamRenderer final : public Renderer {
     Messages messages;
     if (return_state_ && event.reason != FinishReason::kMigrated)
       PS_RETURN_IF_ERROR(AddState(*event.snapshot, &messages));
-    messages.push_back(SerializeMessage(response));
+    messages.push_back(MessageOf(std::move(response)));
     return messages;
   }
 
  private:
+  grpc::ByteBuffer MessageOf(v1::CompleteResponse response) const {
+    if (!slot_) return SerializeMessage(response);
+    slot_(std::move(response));
+    return {};
+  }
+
   // Adds `first`, and the tokens after it that are ready and belong to the same delta.
   void AddTokens(const TokenEvent& first, EventQueue* events, v1::Delta* delta) const {
     const Tokenizer* tokenizer = call_->model().rules.tokenizer;
@@ -103,6 +114,7 @@ class StreamRenderer final : public Renderer {
   EngineCall* const call_;
   const bool with_logprobs_;
   const bool return_state_;
+  const ResponseSlot slot_;
 };
 
 class UnaryRenderer final : public Renderer {
@@ -195,6 +207,11 @@ std::unique_ptr<Renderer> NewCompletionRenderer(EngineCall* call, CompletionForm
                                                 const GenerateParams& params, bool return_state) {
   if (form == CompletionForm::kUnary) return std::make_unique<UnaryRenderer>(call, params);
   return std::make_unique<StreamRenderer>(call, params, return_state);
+}
+
+std::unique_ptr<Renderer> NewDirectRenderer(EngineCall* call, const GenerateParams& params,
+                                            ResponseSlot slot) {
+  return std::make_unique<StreamRenderer>(call, params, /*return_state=*/false, std::move(slot));
 }
 
 }  // namespace polysketch

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -42,5 +43,11 @@ inline constexpr int kMaxDeltaTokens = 256;
 // end is sent before the finish; kStream only.
 std::unique_ptr<Renderer> NewCompletionRenderer(EngineCall* call, CompletionForm form,
                                                 const GenerateParams& params, bool return_state);
+
+// Takes the response that the next message stands for, which has no bytes.
+using ResponseSlot = std::function<void(v1::CompleteResponse response)>;
+// The responses of kStream for a transport in this process.
+std::unique_ptr<Renderer> NewDirectRenderer(EngineCall* call, const GenerateParams& params,
+                                            ResponseSlot slot);
 
 }  // namespace polysketch

@@ -194,7 +194,7 @@ TEST(CompletionRequest, ManyPromptsShareTheirFields) {
   EXPECT_EQ(job->calls(), 256u);
   EXPECT_EQ(job->common.stop(0).size(), stop.size());
   EXPECT_FALSE(job->common.has_prompt());
-  const auto each = static_cast<int64_t>(job->Request(255).ByteSizeLong());
+  const auto each = static_cast<int64_t>(job->Request(255).SpaceUsedLong());
   EXPECT_GE(job->MemoryBytes(), 256 * each);
   EXPECT_LE(job->MemoryBytes(), 256 * (each + 256) + 2 * each);
 }
