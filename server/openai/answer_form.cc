@@ -83,12 +83,18 @@ class ChoicesForm : public AnswerForm {
     const AnswerChoice* const choice = &answer->choices[index];
     const std::string piece = PieceChoice(index, answer);
     if (piece.empty()) return "";
-    Json event = Envelope(header_, /*stream=*/true);
-    AddPromptIds(answer, &event);
-    const std::string choices = StrCat("[", piece, "]");
-    if (options_.include_usage) event["usage"] = UsageSoFar(index, *answer);
-    if (!choice->finish_reason.empty()) AddServerFields(*answer, &event);
-    return SseEvent(WithMember(event, "choices", choices));
+    if (head_.empty()) {
+      head_ = JsonText(Envelope(header_, /*stream=*/true));
+      head_.resize(head_.size() - std::string_view("[]}").size());
+    }
+    Json more = Json::object();
+    AddPromptIds(answer, &more);
+    if (options_.include_usage) more["usage"] = UsageSoFar(index, *answer);
+    if (!choice->finish_reason.empty()) AddServerFields(*answer, &more);
+    std::string event = head_;
+    ((event += '[') += piece) += ']';
+    more.empty() ? event += '}' : (event += ',').append(JsonText(more), 1);
+    return SseEvent(event);
   }
 
   std::string End(const Answer& answer) final {
@@ -114,9 +120,12 @@ class ChoicesForm : public AnswerForm {
   }
   // The JSON of a choice, whose log-probabilities are an empty array, with those of `choice`, which are
   // the last that is taken.
-  static std::string TakeLast(const Json& json, AnswerChoice* choice) {
+  static std::string TakeLast(Json json, AnswerChoice* choice) {
     const EchoedPrompt* const echo = std::exchange(choice->echo, nullptr);
-    if (!choice->logprobs.has_value()) return WithMember(json, "logprobs", "null");
+    if (!choice->logprobs.has_value()) {
+      json["logprobs"] = nullptr;
+      return JsonText(json);
+    }
     std::string logprobs;
     choice->grown.AppendTo(echo == nullptr ? GrowingObject() : echo->logprobs, &logprobs);
     choice->grown.Clear();
@@ -160,6 +169,7 @@ class ChoicesForm : public AnswerForm {
 
   const CompletionOptions options_;
   const AnswerHeader header_;
+  std::string head_;            // of an event: its JSON up to the choices
   std::vector<bool> with_ids_;  // by choice: the ids of its prompt were written
 };
 
@@ -182,7 +192,7 @@ class CompletionForm final : public ChoicesForm {
     json["finish_reason"] = ReasonJson(*choice);
     AddStopReason(*choice, &json);
     AddChoiceIds(index, answer, &json);
-    return TakeLast(json, choice);
+    return TakeLast(std::move(json), choice);
   }
   std::string PieceChoice(size_t index, Answer* answer) override {
     return WholeChoice(index, answer);
@@ -208,7 +218,7 @@ class ChatForm final : public ChoicesForm {
     json["finish_reason"] = ReasonJson(*choice);
     AddStopReason(*choice, &json);
     AddChoiceIds(index, answer, &json);
-    return TakeLast(json, choice);
+    return TakeLast(std::move(json), choice);
   }
   int64_t KeptBytes() const override {
     size_t bytes = 0;
