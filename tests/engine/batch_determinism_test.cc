@@ -175,7 +175,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
       request.info.priority = static_cast<int>(random_.Int(0, 2));
       request.info.tenant = random_.Uniform() < 0.9 ? "a" : i % 2 == 0 ? "b" : "c";
       request.info.principal.name = request.info.tenant;
-      scheduler.Add(NewSequence(request, static_cast<RequestId>(i + 1), clients.back().stream));
+      scheduler.Add(NewSequence(request, static_cast<RequestId>(i) + 1, clients.back().stream));
       if (random_.Uniform() < 0.5) scheduler.Tick();
     }
     for (int tick = 0; scheduler.size() > 0 && tick < 100000; ++tick) {

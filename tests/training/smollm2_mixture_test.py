@@ -99,7 +99,7 @@ class SmolLm2MixtureTest(unittest.TestCase):
 
     def test_logprobs(self):
         model = transformers.AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32, attn_implementation="eager").eval()
-        frame_models.with_sinks(model, WINDOWS)
+        frame_models.with_sinks(model, WINDOWS, {})
         ids = self.prompts[0] + self.prompts[1]
         with Server(self.folder, "--weights=f32") as server:
             body = {"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 0}
