@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import shlex
 import statistics
@@ -65,6 +66,17 @@ def write_peer_model(path: pathlib.Path, config: dict, kind: gguf.GGMLQuantizati
     writer.close()
 
 
+def random_peer_model(args: argparse.Namespace) -> pathlib.Path:
+    """The file of the shape of --model in the peers' format of --weights, which is made once."""
+    config = json.loads((args.model / "config.json").read_text())
+    kinds = gguf.GGMLQuantizationType
+    kind = {"q8": kinds.Q8_0, "q4": kinds.Q4_0, "bf16": kinds.BF16}[args.weights]
+    path = ROOT / ".deps" / "peer" / f"peer-{config['emb_dim']}-{kind.name}.gguf"
+    if not path.exists():
+        write_peer_model(path, config, kind)
+    return path
+
+
 class Package:
     """llama.cpp of PyPI's llama-cpp-python, whose Llama has one sequence."""
 
@@ -115,7 +127,9 @@ class Ours:
     def __init__(self, args):
         self._command = [BENCH, "--model", args.model, "--weights", args.weights, "--threads", args.threads]
         self._command += ["--state-format", args.state_format, "--repeats", 1, "--json"]
-        self.version = f"ours: {args.weights}, states {args.state_format}"
+        self._command += ["--decode-blocks", args.decode_blocks]
+        isa = os.environ.get("POLYSKETCH_ISA")
+        self.version = f"ours: {args.weights}, states {args.state_format}{isa and f', {isa}' or ''}"
 
     def measure(self, context: int, batches: list[int]) -> tuple[float, dict[int, float]]:
         more = ",".join(str(batch) for batch in batches if batch > 1) or "none"
@@ -163,8 +177,11 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--decode-blocks", type=int, default=3, help="of ours, in a turn (default: %(default)s)")
+    parser.add_argument("--peer-model", type=pathlib.Path, metavar="GGUF",
+                        help="what the peers measure in place of a model with random weights: a file in their format of --weights")
     parser.add_argument("--llama", type=pathlib.Path, metavar="PATH",
-                        help="llama-batched-bench of llama.cpp; without it PyPI's package, for one sequence only")
+                        help="llama-batched-bench of llama.cpp, or none; without it PyPI's package, for one sequence only")
     parser.add_argument("--llama-options", default="-fa on -kvu", help="further options of it (default: %(default)s)")
     parser.add_argument("--ik", type=pathlib.Path, metavar="PATH",
                         help="llama-batched-bench of ik_llama.cpp, which is measured too")
@@ -175,20 +192,18 @@ def read_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = read_arguments()
-    config = json.loads((args.model / "config.json").read_text())
-    kinds = gguf.GGMLQuantizationType
-    kind = {"q8": kinds.Q8_0, "q4": kinds.Q4_0, "bf16": kinds.BF16}[args.weights]
-    peer_model = ROOT / ".deps" / "peer" / f"peer-{config['emb_dim']}-{kind.name}.gguf"
-    if not peer_model.exists():
-        write_peer_model(peer_model, config, kind)
+    peer_model = args.peer_model or random_peer_model(args)
     programs = [Ours(args)]
-    if args.llama:
+    if args.llama == pathlib.Path("none"):
+        if not args.ik:
+            raise SystemExit("bench/peer: expected --ik PATH with --llama none, found no peer")
+    elif args.llama:
         programs.append(Program("llama.cpp", args.llama, args.llama_options, peer_model, args.threads))
     else:
         programs.append(Package(peer_model, args.threads))
     if args.ik:
         programs.append(Program("ik_llama.cpp", args.ik, args.ik_options, peer_model, args.threads))
-    print(f"{'; '.join(program.version for program in programs)}; peers: {kind.name}; by turns")
+    print(f"{'; '.join(program.version for program in programs)}; peers: {peer_model.name}; by turns")
     names = [program.name for program in programs]
     head = ["stage", "context", "batch", *names, *(f"ratio to {name}" for name in names[1:])]
     print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|", flush=True)

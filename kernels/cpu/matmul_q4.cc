@@ -45,7 +45,7 @@ struct SignedRows {
 };
 
 // The initial value of a sum of a group: -8 times the sum of the row's integers, or in each half of
-// the word -8 times the sum of those that enter it.
+// the word -8 times the sum of the integers that enter it.
 PS_INLINE int32_t Correction(const int8_t* group) {
   const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(8), bytes);
