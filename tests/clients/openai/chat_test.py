@@ -190,6 +190,40 @@ class ChatClient(unittest.TestCase):
             responses.delete("resp_1")
 
 
+class Reasoning(unittest.TestCase):
+    """A template that begins the reasoning of the answer, which max_tokens cuts."""
+
+    def test_reasoning(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "demo"
+            shutil.copytree(ROOT / "models/demo", model)
+            begins = TEMPLATE.replace("'assistant:' }}", "'assistant:<think>' }}") + "{# </think> #}"
+            (model / "chat_template.jinja").write_text(begins)
+            server = Server(model=model)
+            client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=120)
+            plain = client.chat.completions.create(**CHAT, extra_body={"reasoning_format": "none"}).choices[0].message
+            answer = client.chat.completions.create(**CHAT)
+            message = answer.choices[0].message
+            self.assertEqual((message.content, message.reasoning_content), ("", plain.content.strip()))
+            self.assertEqual(answer.usage.completion_tokens_details.reasoning_tokens, 16)
+            deltas = [event.choices[0].delta for event in client.chat.completions.create(**CHAT, stream=True)]
+            thought = "".join(getattr(delta, "reasoning_content", "") for delta in deltas)
+            self.assertEqual((thought, "".join(delta.content or "" for delta in deltas)), (message.reasoning_content, ""))
+            hidden = client.chat.completions.create(**CHAT, extra_body={"include_reasoning": False}).choices[0].message
+            self.assertFalse(hasattr(hidden, "reasoning_content"))
+            (item,) = client.responses.create(**RESPONSE).output
+            self.assertEqual((item.type, item.status), ("reasoning", "incomplete"))
+            with client.responses.stream(**RESPONSE) as stream:
+                (last,) = stream.until_done().get_final_response().output
+            self.assertEqual(last.content, item.content)
+            # It comes back as a part of the history.
+            history = [{"role": "user", "content": "x"}, item.model_dump(), {"role": "user", "content": "y"}]
+            again = client.responses.create(**RESPONSE | {"input": history})
+            self.assertGreater(again.usage.input_tokens, 5)
+            client.close()
+            self.assertEqual(server.stop(), 0)
+
+
 class WithoutTemplate(unittest.TestCase):
     def test_chat_is_refused(self):
         server = Server()
