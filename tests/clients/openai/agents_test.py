@@ -60,10 +60,12 @@ class Agents(unittest.TestCase):
             plain = agents.Agent("Plain", instructions="Help.", model=model, model_settings=agents.ModelSettings(max_tokens=16))
             again = await agents.Runner.run(plain, history)
             self.assertTrue(again.final_output)
-            streamed = agents.Runner.run_streamed(agent, QUESTION, max_turns=4)
+            # The package takes an answer that max_tokens cuts for an error.
+            ends = agent.clone(tool_use_behavior="stop_on_first_tool")
+            streamed = agents.Runner.run_streamed(ends, QUESTION, max_turns=4)
             kinds = [event.type async for event in streamed.stream_events()]
             self.assertIn("run_item_stream_event", kinds)
-            self.assertIsInstance(streamed.final_output, str)
+            self.assertEqual(streamed.final_output, "sunny, 20 degrees")
 
         self.run_with(work)
 
