@@ -190,7 +190,10 @@ class MessagesForm final : public AnswerForm {
 
   // A stream has the call already: one that the end of the output `cut` ends there.
   std::string BreakCall(const std::string& text, bool cut) {
-    if (streams_) return cut ? EndBlock() : EndBlock() + TakeText(Kind::kText, text);
+    if (streams_) {
+      std::string events = EndBlock();
+      return cut ? events : events += TakeText(Kind::kText, text);
+    }
     blocks_.pop_back();
     open_ = !blocks_.empty() && blocks_.back().kind == Kind::kText;  // it goes on
     return TakeText(Kind::kText, text);

@@ -126,7 +126,10 @@ class ResponseForm final : public AnswerForm {
   std::string TakeText(Kind kind, const std::string& text) {
     if (text.empty()) return "";
     std::string events;
-    if (!InText(kind)) events = EndText() + BeginItem(kind);
+    if (!InText(kind)) {
+      events = EndText();
+      events += BeginItem(kind);
+    }
     items_.back().text += text;
     Json delta = {{"delta", text}};
     if (kind == Kind::kMessage) delta["logprobs"] = Json::array();

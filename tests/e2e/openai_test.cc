@@ -131,7 +131,7 @@ TEST_F(OpenAi, ARefusedRequestIsLoggedAndCounted) {
       {"EXPECTATION_FAILED", 417, "POST", "/tokenize", "{}", {{"Expect", "x"}}},
       {"BODY_TOO_LARGE", 413, "POST", "/tokenize", std::string(65 << 20, 'x'), {}},
       {"INVALID_ARGUMENT", 400, "POST", "/tokenize", "[", {}},
-      {"INVALID_ARGUMENT", 400, "POST", "/v1/completions", R"({"frob": 1})", {}},
+      {"INVALID_ARGUMENT", 400, "POST", "/v1/completions", R"({"temprature": 1})", {}},
       {"INVALID_ARGUMENT", 400, "POST", "/api/complete", "{\"x\": 1}", {}},
       {"NOT_FOUND", 404, "POST", "/v1/completions", R"({"model": "gpt"})", {}},
       {"NOT_FOUND", 404, "GET", "/v1/models/gpt", "", {}},

@@ -96,7 +96,7 @@ TEST(OtherNames, OfLlamaCpp) {
   EXPECT_EQ(job->common.max_tokens(), 7);
   EXPECT_EQ(job->common.sampling().repetition_penalty(), 1.5f);
   EXPECT_FALSE(job->common.cache().read());
-  EXPECT_EQ(job->common.structured_output().json_schema(), R"({"const": 1})");
+  EXPECT_EQ(job->common.structured_output().json_schema(), R"({"const":1})");
   EXPECT_EQ(Job(R"("grammar": "root ::= \"a\"")")->common.structured_output().ebnf(),
             "root ::= \"a\"");
   EXPECT_FALSE(Job(R"("n_predict": -1)")->common.has_max_tokens());

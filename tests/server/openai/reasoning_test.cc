@@ -21,7 +21,7 @@ constexpr char kTemplate[] =
     "{%- if tools %}{{ tools | tojson }}<tool_call>{% endif %}"
     "{%- for message in messages %}{{ bos_token + message.role + ': ' }}"
     "{%- if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
-    "{{- message.content }}"
+    "{%- if message.content %}{{ message.content }}{% endif %}"
     "{%- for call in message.tool_calls %}<tool_call>{{ call.function.name }}</tool_call>{% endfor "
     "%}"
     "{{- eos_token }}{% endfor %}"
@@ -180,7 +180,8 @@ TEST(ReasoningForms, ItemsOfResponses) {
   events += form->Piece(0, &answer);
   answer.choices[0].finish_reason = "stop";
   answer.choices[0].reasoning_tokens = 2;
-  events += form->Piece(0, &answer) + form->End(answer);
+  events += form->Piece(0, &answer);
+  events += form->End(answer);
   std::vector<std::string> types;
   std::string last;
   for (size_t at = events.find("data: "); at != std::string::npos;

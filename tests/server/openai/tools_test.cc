@@ -345,7 +345,7 @@ TEST(StructuralTag, ErrorsNameThePath) {
   EXPECT_THAT(StructuralTagToEbnf("[]", false).status().message(), HasSubstr("expected an object"));
   EXPECT_THAT(StructuralTagToEbnf("{}", false).status().message(), StartsWith("/type: "));
   EXPECT_THAT(error("5"), StartsWith("/format: "));
-  EXPECT_THAT(error(R"({"type": "regex"})"), StartsWith("/format/type: expected const_string"));
+  EXPECT_THAT(error(R"({"type": "xml"})"), StartsWith("/format/type: expected const_string"));
   EXPECT_THAT(error(R"({"type": "const_string", "value": 1})"), StartsWith("/format/value: "));
   EXPECT_THAT(error(R"({"type": "or", "elements": []})"), StartsWith("/format/elements: "));
   EXPECT_THAT(
@@ -521,7 +521,8 @@ TEST(ResponseItems, AreThoseOfTheOutput) {
     events += stream->Piece(0, &answer);
   }
   answer.choices[0].finish_reason = "stop";
-  events += stream->Piece(0, &answer) + stream->End(answer);
+  events += stream->Piece(0, &answer);
+  events += stream->End(answer);
   int64_t sequence = 0;
   std::string last, open;
   for (size_t at = events.find("data: "); at != std::string::npos;
