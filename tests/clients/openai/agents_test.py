@@ -2,13 +2,17 @@
 
 import asyncio
 import unittest
+from typing import Annotated
 
 import agents
 import openai
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from tool_server import KNOWS_LANGUAGE, MODEL, tool_server
 
 agents.set_tracing_disabled(True)
+# Bounds end the arguments of a model that knows no language.
+City = Annotated[str, Field(min_length=1, max_length=20)]
+Days = Annotated[int, Field(ge=1, le=99)]
 QUESTION = "What is the weather in Paris for the next 3 days?"
 
 
@@ -32,7 +36,9 @@ class Agents(unittest.TestCase):
             async with openai.AsyncOpenAI(base_url=self.server.url, api_key="none", max_retries=0, timeout=600) as client:
                 await work(kind(model=MODEL, openai_client=client))
 
-        for kind in (agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel):
+        # Over responses the package takes an answer that max_tokens cuts for an error: models/demo does not end.
+        kinds = [agents.OpenAIChatCompletionsModel]
+        for kind in [*kinds, agents.OpenAIResponsesModel] if KNOWS_LANGUAGE else kinds:
             with self.subTest(kind.__name__):
                 asyncio.run(run(kind))
 
@@ -40,14 +46,14 @@ class Agents(unittest.TestCase):
         called = []
 
         @agents.function_tool
-        def get_weather(city: str, days: int) -> str:
+        def get_weather(city: City, days: Days) -> str:
             """The weather of a city."""
             called.append((city, days))
             return "sunny, 20 degrees"
 
         async def work(model):
             # The first turn must call; then the package resets the choice to auto.
-            settings = agents.ModelSettings(tool_choice="get_weather", temperature=0, max_tokens=100)
+            settings = agents.ModelSettings(tool_choice="get_weather", temperature=0, max_tokens=400)
             agent = agents.Agent("Weather", instructions="Help.", tools=[get_weather], model=model, model_settings=settings)
             called.clear()
             result = await agents.Runner.run(agent, QUESTION, max_turns=4)
@@ -57,10 +63,10 @@ class Agents(unittest.TestCase):
             self.assertIsInstance(result.final_output, str)
             # The conversation goes on, with its instructions.
             history = [*result.to_input_list(), {"role": "user", "content": "Thank you."}]
-            plain = agents.Agent("Plain", instructions="Help.", model=model, model_settings=agents.ModelSettings(max_tokens=16))
+            short = agents.ModelSettings(temperature=0, max_tokens=400)
+            plain = agents.Agent("Plain", instructions="Help.", model=model, model_settings=short)
             again = await agents.Runner.run(plain, history)
             self.assertTrue(again.final_output)
-            # The package takes an answer that max_tokens cuts for an error.
             ends = agent.clone(tool_use_behavior="stop_on_first_tool")
             streamed = agents.Runner.run_streamed(ends, QUESTION, max_turns=4)
             kinds = [event.type async for event in streamed.stream_events()]
@@ -71,7 +77,7 @@ class Agents(unittest.TestCase):
 
     def test_handoff(self):
         async def work(model):
-            short = agents.ModelSettings(temperature=0, max_tokens=24)
+            short = agents.ModelSettings(temperature=0, max_tokens=400)
             other = agents.Agent("Weather expert", instructions="You know the weather.", model=model, model_settings=short)
             must = agents.ModelSettings(tool_choice="required", parallel_tool_calls=False, temperature=0, max_tokens=200)
             first = agents.Agent("Triage", instructions="Hand off.", handoffs=[other], model=model, model_settings=must)
