@@ -176,8 +176,8 @@ def bad_body(rng, i):
         return json.dumps(good | {"temperature": rng.choice([float("nan"), float("inf")])}).encode()
     if kind == 5:  # not UTF-8
         return json.dumps(good).encode().replace(b"late", rng.choice([b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf5"]))
-    if kind == 6:  # huge integers, unknown fields
-        return json.dumps(good | rng.choice([{"max_tokens": 10**30}, {"seed": 10**25}, {"frob": 1}, {"prompt": [2**63]}])).encode()
+    if kind == 6:  # huge integers, mistyped fields
+        return json.dumps(good | rng.choice([{"max_tokens": 10**30}, {"seed": 10**25}, {"max_token": 1}, {"prompt": [2**63]}])).encode()
     return json.dumps(good | {"prompt": [rng.choice([-1, 4096, 10**9])]}).encode()
 
 
