@@ -68,7 +68,7 @@ class TagGrammar {
     PS_ASSIGN_OR_RETURN(const bool lenient, Flag(format, path, "lenient"));
     EbnfRules before;
     if (lenient) before = rules_;
-    const Result<Ebnf> value = AddSchema(*schema, compact_, &rules_);
+    Result<Ebnf> value = AddSchema(*schema, compact_, &rules_);
     if (value.ok()) return value;
     if (!lenient) {
       return InvalidArgument(path, "/json_schema",
@@ -84,8 +84,8 @@ class TagGrammar {
     PS_RETURN_IF_ERROR(CheckMembers(format, path, {"type", "pattern"}));
     PS_ASSIGN_OR_RETURN(const std::string* const text, Text(format, path, "pattern"));
     const Result<Pattern> pattern = ParsePattern(*text);
-    const Result<Ebnf> regex = pattern.ok() ? PatternToEbnf(*pattern, {.whole = true}, &rules_)
-                                            : Result<Ebnf>(pattern.status());
+    Result<Ebnf> regex = pattern.ok() ? PatternToEbnf(*pattern, {.whole = true}, &rules_)
+                                      : Result<Ebnf>(pattern.status());
     if (regex.ok()) return regex;
     return InvalidArgument(path, "/pattern: ", regex.status().message());
   }

@@ -223,6 +223,6 @@ class CachedAttention {
   const KeyTiles tiles_;
   int64_t scratch_floats_ = 0, sums_floats_ = 0;
   std::vector<CachedQueries> queries_;
-  std::vector<Place> divided_;  // span: the spans of those before
+  std::vector<Place> divided_;  // span: the number of spans in earlier places
   float* shared_ = nullptr;
 };

@@ -119,7 +119,7 @@ static void ProductBand(const float* a, int64_t a_row, int64_t a_col, int rows, 
   };
   if (rows - m == 3) rest.template operator()<3>();
   if (rows - m == 2) rest.template operator()<2>();
-  while (m < rows) rest.template operator()<1>();
+  if (rows - m == 1) rest.template operator()<1>();
 }
 
 // c [rows, vectors * 16] = (accumulate ? c : 0) + a b; a [rows, depth] by strides, b [depth,
