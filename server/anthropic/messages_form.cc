@@ -18,7 +18,7 @@ std::string Event(std::string_view type, const Json& fields) {
   Json event;
   event["type"] = type;
   event.update(fields);
-  return StrCat("event: ", type, "\n", SseEvent(JsonText(event)));
+  return SseEvent(type, JsonText(event));
 }
 
 // What the prefix cache provided is no part of the input tokens.
@@ -149,11 +149,8 @@ class MessagesForm final : public AnswerForm {
   std::string TakeAnswer(AnswerChoice* choice) {
     const std::string text = std::exchange(choice->text, "");
     if (parser_ == nullptr) return TakeText(Kind::kText, text);
-    ToolEvents parts;
-    parser_->Append(text, &parts);
-    if (!choice->finish_reason.empty()) parser_->Finish(&parts);
     std::string events;
-    for (const ToolEvent& part : parts) {
+    for (const ToolEvent& part : parser_->Read(text, !choice->finish_reason.empty())) {
       switch (part.kind) {
         case ToolEvent::Kind::kText:
           events += TakeText(Kind::kText, part.text);

@@ -51,6 +51,13 @@ class ToolParser {
   virtual void Append(std::string_view text, ToolEvents* events) = 0;
   // The output has ended. A call that is not complete is text.
   virtual void Finish(ToolEvents* events) = 0;
+  // Append, and Finish with the last piece.
+  ToolEvents Read(std::string_view text, bool last) {
+    ToolEvents events;
+    Append(text, &events);
+    if (last) Finish(&events);
+    return events;
+  }
   // Memory of what waits for its end.
   virtual size_t held_bytes() const = 0;
 };

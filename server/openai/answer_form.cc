@@ -232,11 +232,9 @@ class ChatForm final : public ChoicesForm {
     Json message, calls = Json::array();
     std::string content = TakeText(choice);
     if (options().tools) {
-      const std::unique_ptr<ToolParser> parser = NewToolParser(*options().tools);
-      ToolEvents events;
-      parser->Append(std::exchange(content, ""), &events);
-      parser->Finish(&events);
-      for (ToolEvent& event : events) {
+      const ToolEvents events =
+          NewToolParser(*options().tools)->Read(std::exchange(content, ""), /*last=*/true);
+      for (const ToolEvent& event : events) {
         if (event.kind == ToolEvent::Kind::kText) content += event.text;
         if (event.kind == ToolEvent::Kind::kCall)
           calls.push_back(CallJson(NewCallId(options().tools->form), event.text));
@@ -301,9 +299,7 @@ class ChatForm final : public ChoicesForm {
                         Json* calls) {
     const ToolParsing& tools = *options().tools;
     if (stream->parser == nullptr) stream->parser = NewToolParser(tools);
-    ToolEvents events;
-    stream->parser->Append(piece, &events);
-    if (!choice->finish_reason.empty()) stream->parser->Finish(&events);
+    ToolEvents events = stream->parser->Read(piece, !choice->finish_reason.empty());
     // A call that the end of the output cut is with the client, as far as it came.
     const bool cut = !choice->finish_reason.empty() && choice->finish_reason != "stop";
     if (cut && !events.empty() && events.back().kind == ToolEvent::Kind::kBroken) events.pop_back();
@@ -360,6 +356,10 @@ std::string AnswerForm::Failure(const Status& status) {
 }
 
 std::string SseEvent(const std::string& json) { return "data: " + json + "\n\n"; }
+
+std::string SseEvent(std::string_view type, const std::string& json) {
+  return StrCat("event: ", type, "\n", SseEvent(json));
+}
 
 std::unique_ptr<AnswerForm> NewCompletionForm(const CompletionOptions& options,
                                               AnswerHeader header) {

@@ -84,6 +84,8 @@ class AnswerForm {
 
 // "data: JSON", one event.
 std::string SseEvent(const std::string& json);
+// The same with "event: TYPE" before it.
+std::string SseEvent(std::string_view type, const std::string& json);
 
 // The forms of /v1/completions and of /v1/chat/completions.
 std::unique_ptr<AnswerForm> NewCompletionForm(const CompletionOptions& options,

@@ -94,10 +94,8 @@ class ResponseForm final : public AnswerForm {
 
   std::string TakeAnswer(const std::string& text, const Answer& answer) {
     if (parser_ == nullptr) return TakeText(Kind::kMessage, text);
-    ToolEvents parts;
-    parser_->Append(text, &parts);
-    if (!answer.choices[0].finish_reason.empty()) parser_->Finish(&parts);
-    const bool cut = !answer.choices[0].finish_reason.empty() && !IsWhole(answer);
+    const bool last = !answer.choices[0].finish_reason.empty(), cut = last && !IsWhole(answer);
+    const ToolEvents parts = parser_->Read(text, last);
     std::string events;
     for (const ToolEvent& part : parts) {
       switch (part.kind) {
@@ -214,7 +212,7 @@ class ResponseForm final : public AnswerForm {
     event["type"] = type;
     event["sequence_number"] = sequence_number_++;
     event.update(fields);
-    return StrCat("event: ", type, "\n", SseEvent(JsonText(event)));
+    return SseEvent(type, JsonText(event));
   }
   std::string ResponseEvent(std::string_view name, std::string_view response) {
     const std::string type = StrCat("response.", name);
@@ -222,7 +220,7 @@ class ResponseForm final : public AnswerForm {
     event["type"] = type;
     event["sequence_number"] = sequence_number_++;
     event["response"] = Json::array();
-    return StrCat("event: ", type, "\n", SseEvent(WithMember(event, "response", response)));
+    return SseEvent(type, WithMember(event, "response", response));
   }
   // Of the last item.
   std::string ItemEvent(std::string_view name, const Json& fields) {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <future>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "gtest/gtest.h"
+#include "tests/e2e/chat_events.h"
 #include "tests/e2e/model_folder.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
@@ -26,21 +26,6 @@ constexpr char kTemplate[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
 
-struct Event {
-  std::string name;
-  json data;
-};
-
-std::vector<Event> Events(const std::string& body) {
-  std::vector<Event> events;
-  std::istringstream lines(body);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("event: ")) events.push_back({line.substr(7), {}});
-    if (line.starts_with("data: ")) events.back().data = json::parse(line.substr(6));
-  }
-  return events;
-}
-
 // The text, or the input of the call, of the deltas.
 std::string Deltas(const std::vector<Event>& events, const char* field) {
   std::string text;
@@ -49,10 +34,6 @@ std::string Deltas(const std::vector<Event>& events, const char* field) {
       text += event.data.at("delta").at(field).get<std::string>();
   }
   return text;
-}
-
-json Messages(const std::string& content) {
-  return json::array({{{"role", "user"}, {"content", content}}});
 }
 
 json Body(int max_tokens) {

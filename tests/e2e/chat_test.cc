@@ -4,10 +4,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <sstream>
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "tests/e2e/chat_events.h"
 #include "tests/e2e/model_folder.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
@@ -22,28 +22,6 @@ constexpr char kTemplate[] =
     "{{- bos_token + message.role + ': ' + message.content + eos_token }}"
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
-
-struct Event {
-  std::string name;
-  json data;
-};
-
-// The events of a stream, without [DONE].
-std::vector<Event> Events(const std::string& body) {
-  std::vector<Event> events;
-  std::istringstream lines(body);
-  std::string name;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("event: ")) name = line.substr(7);
-    if (line.starts_with("data: ") && line != "data: [DONE]")
-      events.push_back({std::exchange(name, ""), json::parse(line.substr(6))});
-  }
-  return events;
-}
-
-json Messages(const std::string& content) {
-  return json::array({{{"role", "user"}, {"content", content}}});
-}
 
 json Tools() {
   return json::parse(

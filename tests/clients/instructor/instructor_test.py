@@ -6,11 +6,10 @@ import sys
 import unittest
 
 import instructor
-import openai
 from pydantic import BaseModel, Field
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "openai"))
-from tool_server import KNOWS_LANGUAGE, MODEL, tool_server  # noqa: E402
+from tool_server import KNOWS_LANGUAGE, MODEL, ToolServerTest  # noqa: E402
 
 
 class Forecast(BaseModel):
@@ -23,24 +22,14 @@ class Forecast(BaseModel):
 MESSAGES = [{"role": "user", "content": "What is the weather in Paris for the next 3 days?"}]
 
 
-class Instructor(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = tool_server()
-        cls.openai = openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=600)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.openai.close()
-        assert cls.server.stop() == 0
-
+class Instructor(ToolServerTest):
     def check(self, forecast):
         self.assertIsInstance(forecast, Forecast)
         if KNOWS_LANGUAGE:
             self.assertEqual((forecast.city, forecast.days), ("Paris", 3))
 
     def ask(self, mode, **more):
-        client = instructor.from_openai(self.openai, mode=mode)
+        client = instructor.from_openai(self.client, mode=mode)
         asked = {"model": MODEL, "messages": MESSAGES, "response_model": Forecast, "max_retries": 0}
         return client.chat.completions.create(**asked | {"temperature": 0, "max_tokens": 400} | more)
 
@@ -51,7 +40,7 @@ class Instructor(unittest.TestCase):
         self.check(self.ask(instructor.Mode.JSON_SCHEMA))
 
     def test_partial(self):
-        client = instructor.from_openai(self.openai, mode=instructor.Mode.TOOLS)
+        client = instructor.from_openai(self.client, mode=instructor.Mode.TOOLS)
         asked = {"model": MODEL, "messages": MESSAGES, "response_model": Forecast, "temperature": 0, "max_tokens": 400}
         parts = list(client.chat.completions.create_partial(**asked))
         self.assertGreaterEqual(len(parts), 2)

@@ -3,13 +3,12 @@
 import hashlib
 import json
 import pathlib
-import shutil
 import tempfile
 import unittest
 
 import anthropic
 import jsonschema
-from openai_test import ROOT, Server
+from openai_test import Server, ServerTest, TemplateServer
 
 TEMPLATE = """
 {%- if tools %}{{ bos_token + (tools | tojson) + eos_token }}{% endif %}
@@ -34,23 +33,18 @@ WEATHER = {
 }
 
 
-class AnthropicClient(unittest.TestCase):
+class AnthropicClient(ServerTest):
     @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        model = pathlib.Path(cls.folder.name) / "demo"
-        shutil.copytree(ROOT / "models/demo", model)
-        (model / "chat_template.jinja").write_text(TEMPLATE)
-        cls.server = Server("--prefix-cache-min-tokens", "64", model=model)
-        cls.client = anthropic.Anthropic(base_url=f"http://{cls.server.http}", api_key="none", max_retries=0, timeout=120)
-        cls.messages = cls.client.messages
+    def serve(cls):
+        return TemplateServer(TEMPLATE, "--prefix-cache-min-tokens", "64")
 
     @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        status = cls.server.stop()
-        cls.folder.cleanup()
-        assert status == 0
+    def connect(cls):
+        return anthropic.Anthropic(base_url=f"http://{cls.server.http}", api_key="none", max_retries=0, timeout=cls.TIMEOUT)
+
+    @property
+    def messages(self):
+        return self.client.messages
 
     def test_message(self):
         message = self.messages.create(**GREEDY, system=[{"type": "text", "text": "Be kind."}], thinking={"type": "disabled"})

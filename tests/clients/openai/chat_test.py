@@ -1,13 +1,10 @@
 """OpenAI's own Python client against a model with a chat template: chat completions, responses and their streams."""
 
 import json
-import pathlib
-import shutil
-import tempfile
 import unittest
 
 import openai
-from openai_test import ROOT, Server
+from openai_test import ServerTest, TemplateServer
 
 TEMPLATE = """
 {%- for message in messages %}
@@ -20,22 +17,10 @@ CHAT = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_completion
 RESPONSE = {"model": "demo", "input": "It was late", "temperature": 0, "max_output_tokens": 16}
 
 
-class ChatClient(unittest.TestCase):
+class ChatClient(ServerTest):
     @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        model = pathlib.Path(cls.folder.name) / "demo"
-        shutil.copytree(ROOT / "models/demo", model)
-        (model / "chat_template.jinja").write_text(TEMPLATE)
-        cls.server = Server(model=model)
-        cls.client = openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=120)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        status = cls.server.stop()
-        cls.folder.cleanup()
-        assert status == 0
+    def serve(cls):
+        return TemplateServer(TEMPLATE)
 
     def test_chat(self):
         answer = self.client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=2, n=2)
@@ -190,50 +175,42 @@ class ChatClient(unittest.TestCase):
             responses.delete("resp_1")
 
 
-class Reasoning(unittest.TestCase):
+class Reasoning(ServerTest):
     """A template that begins the reasoning of the answer, which max_tokens cuts."""
 
+    @classmethod
+    def serve(cls):
+        return TemplateServer(TEMPLATE.replace("'assistant:' }}", "'assistant:<think>' }}") + "{# </think> #}")
+
     def test_reasoning(self):
-        with tempfile.TemporaryDirectory() as folder:
-            model = pathlib.Path(folder) / "demo"
-            shutil.copytree(ROOT / "models/demo", model)
-            begins = TEMPLATE.replace("'assistant:' }}", "'assistant:<think>' }}") + "{# </think> #}"
-            (model / "chat_template.jinja").write_text(begins)
-            server = Server(model=model)
-            self.addCleanup(server.stop)
-            client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=120)
-            plain = client.chat.completions.create(**CHAT, extra_body={"reasoning_format": "none"}).choices[0].message
-            answer = client.chat.completions.create(**CHAT)
-            message = answer.choices[0].message
-            self.assertEqual((message.content, message.reasoning_content), ("", plain.content.strip()))
-            self.assertEqual(answer.usage.completion_tokens_details.reasoning_tokens, 16)
-            deltas = [event.choices[0].delta for event in client.chat.completions.create(**CHAT, stream=True)]
-            thought = "".join(getattr(delta, "reasoning_content", "") for delta in deltas)
-            self.assertEqual((thought, "".join(delta.content or "" for delta in deltas)), (message.reasoning_content, ""))
-            hidden = client.chat.completions.create(**CHAT, extra_body={"include_reasoning": False}).choices[0].message
-            self.assertFalse(hasattr(hidden, "reasoning_content"))
-            (item,) = client.responses.create(**RESPONSE).output
-            self.assertEqual((item.type, item.status), ("reasoning", "incomplete"))
-            *_, end = client.responses.create(**RESPONSE, stream=True)
-            (last,) = end.response.output
-            self.assertEqual(last.content, item.content)
-            # It comes back as a part of the history.
-            history = [{"role": "user", "content": "x"}, item.model_dump(), {"role": "user", "content": "y"}]
-            again = client.responses.create(**RESPONSE | {"input": history})
-            self.assertGreater(again.usage.input_tokens, 5)
-            client.close()
+        client = self.client
+        plain = client.chat.completions.create(**CHAT, extra_body={"reasoning_format": "none"}).choices[0].message
+        answer = client.chat.completions.create(**CHAT)
+        message = answer.choices[0].message
+        self.assertEqual((message.content, message.reasoning_content), ("", plain.content.strip()))
+        self.assertEqual(answer.usage.completion_tokens_details.reasoning_tokens, 16)
+        deltas = [event.choices[0].delta for event in client.chat.completions.create(**CHAT, stream=True)]
+        thought = "".join(getattr(delta, "reasoning_content", "") for delta in deltas)
+        self.assertEqual((thought, "".join(delta.content or "" for delta in deltas)), (message.reasoning_content, ""))
+        hidden = client.chat.completions.create(**CHAT, extra_body={"include_reasoning": False}).choices[0].message
+        self.assertFalse(hasattr(hidden, "reasoning_content"))
+        (item,) = client.responses.create(**RESPONSE).output
+        self.assertEqual((item.type, item.status), ("reasoning", "incomplete"))
+        *_, end = client.responses.create(**RESPONSE, stream=True)
+        (last,) = end.response.output
+        self.assertEqual(last.content, item.content)
+        # It comes back as a part of the history.
+        history = [{"role": "user", "content": "x"}, item.model_dump(), {"role": "user", "content": "y"}]
+        again = client.responses.create(**RESPONSE | {"input": history})
+        self.assertGreater(again.usage.input_tokens, 5)
 
 
-class WithoutTemplate(unittest.TestCase):
+class WithoutTemplate(ServerTest):
     def test_chat_is_refused(self):
-        server = Server()
-        client = openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=120)
         with self.assertRaisesRegex(openai.BadRequestError, "chat template"):
-            client.chat.completions.create(**CHAT)
+            self.client.chat.completions.create(**CHAT)
         with self.assertRaisesRegex(openai.BadRequestError, "chat template"):
-            client.responses.create(**RESPONSE)
-        client.close()
-        self.assertEqual(server.stop(), 0)
+            self.client.responses.create(**RESPONSE)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -53,16 +55,50 @@ class Server:
         return json.loads(subprocess.run(line, check=True, capture_output=True).stdout)
 
 
-class OpenAiClient(unittest.TestCase):
+class TemplateServer(Server):
+    """A server of models/demo with a chat template in its folder."""
+
+    def __init__(self, template, *flags):
+        self.folder = tempfile.TemporaryDirectory()
+        model = pathlib.Path(self.folder.name) / "demo"
+        shutil.copytree(ROOT / "models/demo", model)
+        (model / "chat_template.jinja").write_text(template)
+        super().__init__(*flags, model=model)
+
+    def stop(self):
+        status = super().stop()
+        self.folder.cleanup()
+        return status
+
+
+class ServerTest(unittest.TestCase):
+    """Tests of one server, that of serve(), with a client of it."""
+
+    TIMEOUT = 120
+
+    @classmethod
+    def serve(cls):
+        return Server()
+
+    @classmethod
+    def connect(cls):
+        return openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=cls.TIMEOUT)
+
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--max-sequences", "64", "--max-connections", "700", "--max-queue", "600")
-        cls.client = openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=120)
+        cls.server = cls.serve()
+        cls.client = cls.connect()
 
     @classmethod
     def tearDownClass(cls):
         cls.client.close()
         assert cls.server.stop() == 0
+
+
+class OpenAiClient(ServerTest):
+    @classmethod
+    def serve(cls):
+        return Server("--max-sequences", "64", "--max-connections", "700", "--max-queue", "600")
 
     def test_models(self):
         self.assertEqual([model.id for model in self.client.models.list()], ["demo"])

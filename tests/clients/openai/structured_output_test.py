@@ -6,7 +6,7 @@ import unittest
 
 import jsonschema
 import openai
-from openai_test import Server
+from openai_test import ServerTest
 
 PERSON = {
     "type": "object",
@@ -37,16 +37,8 @@ SCHEMAS = [PERSON, PLACE, EITHER]
 COMPLETIONS = 1000
 
 
-class StructuredOutput(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server()
-        cls.client = openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=240)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        assert cls.server.stop() == 0
+class StructuredOutput(ServerTest):
+    TIMEOUT = 240
 
     def complete(self, seed, **extra):
         return self.client.completions.create(model="demo", prompt="It was late", seed=seed, max_tokens=600, **extra)

@@ -2,7 +2,7 @@
 
 import os
 
-from openai_test import ROOT, Server
+from openai_test import ROOT, Server, ServerTest
 
 FULL = os.environ.get("POLYSKETCH_TEST_FULL") == "1"
 SMOLLM = ROOT / "models/smollm2"
@@ -14,3 +14,11 @@ def tool_server(*flags):
     """With a template of the form of Hermes and Qwen: that of the model writes no tools."""
     template = ROOT / "tests/server/chat/templates/hermes_tools.jinja"
     return Server("--chat-template", template, "--max-sequences", "16", *flags, model=ROOT / "models" / MODEL)
+
+
+class ToolServerTest(ServerTest):
+    TIMEOUT = 600
+
+    @classmethod
+    def serve(cls):
+        return tool_server()

@@ -5,8 +5,7 @@ import json
 import unittest
 
 import jsonschema
-import openai
-from tool_server import FULL, KNOWS_LANGUAGE, MODEL, tool_server
+from tool_server import FULL, KNOWS_LANGUAGE, MODEL, ToolServerTest
 
 WEATHER = {
     "type": "object",
@@ -42,17 +41,7 @@ def question(i):
     return city, days, [{"role": "user", "content": f"What is the weather in {city} for the next {days} days?"}]
 
 
-class ToolClient(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = tool_server()
-        cls.client = openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=600)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        assert cls.server.stop() == 0
-
+class ToolClient(ToolServerTest):
     def ask(self, messages, **more):
         asked = {"model": MODEL, "messages": messages, "tools": TOOLS, "temperature": 0, "max_tokens": 400}
         return self.client.chat.completions.create(**asked | more)

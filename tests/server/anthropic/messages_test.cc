@@ -7,8 +7,7 @@
 #include "gtest/gtest.h"
 #include "server/anthropic/messages_form.h"
 #include "server/anthropic/messages_request.h"
-#include "server/chat/chat_template.h"
-#include "tests/testing/environment.h"
+#include "tests/server/openai/chat_fixture.h"
 
 namespace polysketch {
 namespace {
@@ -32,21 +31,12 @@ constexpr char kTools[] = R"("tools": [{"name": "get_weather", "description": "d
     "cache_control": {"type": "ephemeral"}},
     {"type": "custom", "name": "get_time", "input_schema": {"type": "object"}}])";
 
-class Messages : public ::testing::Test {
+class Messages : public testing::ChatModel {
  protected:
   void SetUp() override {
-    auto tokenizer =
-        Tokenizer::Load((testing::SourceDir() / "models/demo/tokenizer.model").string());
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
-    tokenizer_ = *std::move(tokenizer);
-    auto made = ChatTemplate::Make({.text = kTemplate, .pieces = {}}, tokenizer_.get(), true);
-    ASSERT_TRUE(made.ok()) << made.status().ToString();
-    template_ = *std::move(made);
-    model_.chat_template = template_.get();
-    model_.rules.tokenizer = tokenizer_.get();
-    model_.rules.vocab_size = tokenizer_->vocab_size();
-    model_.description.add_eos_ids(tokenizer_->eos_id());
-    model_.tool_form = ToolForm::kHermes;
+    ChatModel::SetUp();
+    UseTemplate(kTemplate);
+    ASSERT_EQ(model_.tool_form, ToolForm::kHermes);
   }
   Result<CompletionJob> Job(const std::string& body) {
     const auto parsed = ParseMessagesBody(body);
@@ -76,10 +66,6 @@ class Messages : public ::testing::Test {
     for (const int32_t id : job->common.prompt().tokens().ids()) text += decoder.Append(id);
     return text + decoder.Finish();
   }
-
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> template_;
-  ServedModel model_;
 };
 
 TEST_F(Messages, EveryParameterArrives) {
