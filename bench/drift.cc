@@ -92,8 +92,13 @@ Status RunDrift(const BenchOptions& options, const DriftText& text,
       ScoreWith(options, options.baseline.empty() ? options.model : options.baseline,
                 DataType::kF32, StateFormat::kF32, ids, text.min_depth));
   const double expected = Perplexity(exact);
+  PS_ASSIGN_OR_RETURN(const ModelDefinition model, ReadModelDefinition(options.model));
+  const std::vector<AttentionSpec> layers = model.spec.Attention();
+  std::vector<StateFormat> states = {StateFormat::kF32, StateFormat::kQ8};
+  if (!std::ranges::all_of(layers, &AttentionSpec::kv_cache)) states.push_back(StateFormat::kBf16);
+  if (std::ranges::any_of(layers, &AttentionSpec::kv_cache)) states.push_back(StateFormat::kF16);
   for (const DataType format : options.formats) {
-    for (const StateFormat state : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
+    for (const StateFormat state : states) {
       PS_ASSIGN_OR_RETURN(const std::vector<double> scores,
                           ScoreWith(options, options.model, format, state, ids, text.min_depth));
       DriftRow row;

@@ -148,7 +148,8 @@ Status RunKernelBench(const BenchOptions& options, const ProductPeaks& peaks,
                       const std::function<void(const KernelRow&)>& on_row) {
   PS_ASSIGN_OR_RETURN(ModelDefinition model, ReadModelDefinition(options.model));
   for (LayerSpec& layer : model.spec.layers) {
-    layer.attention.state_format = options.state_format.value_or(StateFormat::kBf16);
+    layer.attention.state_format =
+        FormatOfLayer(options.state_format.value_or(StateFormat::kBf16), layer.attention);
   }
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, NewCpuBackend(options.threads));
   KernelBench(model.spec, options, backend.get(), peaks, on_row).Run();

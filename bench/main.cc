@@ -59,7 +59,7 @@ void AddOptions(CLI::App* app, CommandLine* line) {
   AddChoice(app, "--weights", "Weight formats.", {"f32", "bf16", "f16", "q8", "q4"}, &line->weights)
       ->delimiter(',');
   AddChoice(app, "--state-format", "State format. auto: f32 with f32 weights, else bf16.",
-            {"auto", "f32", "bf16", "q8"}, &line->state);
+            {"auto", "f32", "bf16", "f16", "q8"}, &line->state);
   AddNumber(app, "--threads", "Threads. Default: all CPUs.", 1024, &o.threads);
   AddChoice(app, "--device", "Device.", {"cpu", "cuda", "reference"}, &o.device);
   app->add_option("--device-ceilings", line->device_ceilings,

@@ -180,7 +180,7 @@ class ModelBench {
             .context = context,
             .batch = batch,
             .weights = weights_,
-            .state = std::string(StateFormatName(model_->attention().front().state_format)),
+            .state = std::string(StateFormatName(FormatOfModel(model_->attention()))),
             .threads = options_.threads};
   }
 

@@ -6,7 +6,8 @@
 namespace polysketch {
 
 namespace {
-constexpr std::string_view kFormatNames[] = {"f32", "bf16", "q8"};  // in the order of StateFormat
+constexpr std::string_view kFormatNames[] = {"f32", "bf16", "q8",
+                                             "f16"};  // in the order of StateFormat
 }  // namespace
 
 std::string_view StateFormatName(StateFormat format) {
@@ -18,6 +19,17 @@ std::optional<StateFormat> StateFormatOf(std::string_view name) {
     if (kFormatNames[i] == name) return static_cast<StateFormat>(i);
   }
   return std::nullopt;
+}
+
+StateFormat FormatOfLayer(StateFormat format, const AttentionSpec& layer) {
+  return format == StateFormat::kF16 && !layer.kv_cache() ? StateFormat::kBf16 : format;
+}
+
+StateFormat FormatOfModel(std::span<const AttentionSpec> layers) {
+  for (const AttentionSpec& layer : layers) {
+    if (layer.state_format == StateFormat::kF16) return StateFormat::kF16;
+  }
+  return layers.front().state_format;
 }
 
 int64_t EarliestTruncation(std::span<const AttentionSpec> layers, int64_t position) {

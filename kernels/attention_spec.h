@@ -16,10 +16,14 @@ namespace polysketch {
 // values and near keys of mixed kinds are rounded to bf16 when they are appended to the block
 // buffer. kQ8 quarters those of S: it is read as a copy of 8-bit integers, which every fold makes
 // anew from the float32 sums (kernels/state_bytes.h); the block buffer is that of kBf16. Sketches
-// are not rounded, since the sums consist of them. States of KV kinds are always float32.
-enum class StateFormat { kF32, kBf16, kQ8 };
+// are not rounded, since the sums consist of them.
+//
+// KV kinds have caches of float32 under kF32 and kBf16. kF16 halves them: keys and values are float16. kQ8
+// quarters them: they are 8-bit integers (kernels/kv_rounding.h). Recurrent kinds have no kF16: a model's
+// layers of these kinds have kBf16 then.
+enum class StateFormat { kF32, kBf16, kQ8, kF16 };
 
-// "f32", "bf16", "q8": the names of --state-format.
+// "f32", "bf16", "q8", "f16": the names of --state-format.
 std::string_view StateFormatName(StateFormat format);
 std::optional<StateFormat> StateFormatOf(std::string_view name);
 
@@ -85,6 +89,12 @@ struct AttentionSpec {
   bool kv_cache() const { return traits().far == FarRows::kNone; }
   // Whether values, and near keys of mixed kinds, are bf16 in the block buffer.
   bool narrow_block() const { return state_format != StateFormat::kF32 && !kv_cache(); }
+  // Bytes of a key's or value's element in a KV cache.
+  int cache_width() const {
+    return state_format == StateFormat::kF16 ? 2 : state_format == StateFormat::kQ8 ? 1 : 4;
+  }
+  // Whether each key and value of a KV cache has a scale.
+  bool cache_scales() const { return kv_cache() && state_format == StateFormat::kQ8; }
   // Whether S is read as a copy of 8-bit integers.
   bool byte_copy() const { return state_format == StateFormat::kQ8 && !kv_cache(); }
   // Bytes that a decode step reads for one kv head of one layer: of S and z (FarReadBytes), and of
@@ -95,6 +105,7 @@ struct AttentionSpec {
     return int64_t{features()} * (head_dim * (state_format == StateFormat::kF32 ? 4 : 2) + 4);
   }
   int64_t NearReadBytes(int64_t tokens) const {
+    if (kv_cache()) return tokens * (2 * head_dim * cache_width() + (cache_scales() ? 8 : 0));
     const int64_t decay_width = decay_gate ? 4 : 0;
     // A key and a value of kQ8 have a scale each.
     if (byte_copy()) {
@@ -190,6 +201,11 @@ struct AttentionSpec {
     return window > 1 ? window : 2;
   }
 };
+
+// The format of a layer of that kind in a model of `format`.
+StateFormat FormatOfLayer(StateFormat format, const AttentionSpec& layer);
+// The format of a model with these layers.
+StateFormat FormatOfModel(std::span<const AttentionSpec> layers);
 
 // The same of all layers of a model: what holds for each of them.
 int64_t EarliestTruncation(std::span<const AttentionSpec> layers, int64_t position);

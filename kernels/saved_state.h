@@ -15,6 +15,7 @@
 #include "base/half.h"
 #include "base/status.h"
 #include "kernels/attention_spec.h"
+#include "kernels/kv_rounding.h"
 #include "kernels/sequence_state.h"
 #include "kernels/state_planes.h"
 
@@ -34,6 +35,8 @@ class SavedValues {
   SavedValues& operator=(const SavedValues&) = delete;
   ~SavedValues() { PS_CHECK(left_ == 0) << left_ << " bytes of a saved state are left"; }
 
+  // Whether values are saved, not loaded.
+  bool saves() const { return saves_; }
   void Floats(float* values, int64_t count) {
     uint8_t* bytes = Next(count);
     if (count == 0) return;  // the pointers may be null
@@ -44,6 +47,11 @@ class SavedValues {
     Each(
         count, [=](int64_t i) { return Bf16ToFloat(values[i]); },
         [=](int64_t i, float value) { values[i] = FloatToBf16(value); });
+  }
+  void F16(uint16_t* values, int64_t count) {
+    Each(
+        count, [=](int64_t i) { return F16ToFloat(values[i]); },
+        [=](int64_t i, float value) { values[i] = RoundToF16(value); });
   }
   void Planes(uint16_t* upper, uint16_t* lower, int64_t count) {
     Each(

@@ -190,7 +190,9 @@ Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& fold
                              options.max_step_tokens, " tokens, found less");
   }
   const StateFormat format = options.state_format.value_or(FormatFor(*weights));
-  for (LayerSpec& layer : spec.layers) layer.attention.state_format = format;
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.state_format = FormatOfLayer(format, layer.attention);
+  }
   return std::unique_ptr<DecoderModel>(
       new DecoderModel(std::move(spec), options, backend, std::move(weights)));
 }

@@ -9,11 +9,13 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "base/check.h"
 #include "base/half.h"
 #include "kernels/cpu/backend.h"
+#include "kernels/kv_rounding.h"
 #include "kernels/quantize.h"
 
 // These build on one another, in this order.
@@ -35,6 +37,7 @@
 #include "kernels/cpu/attention_head_lines.h"
 #include "kernels/cpu/attention_update.h"
 #include "kernels/cpu/attention_long.h"
+#include "kernels/cpu/attention_elements.h"
 #include "kernels/cpu/attention_cached.h"
 #include "kernels/cpu/attention_divided.h"
 // clang-format on

@@ -101,12 +101,16 @@ struct SpanSums {
 // A thread's memory for queries.
 struct CachedScratch {
   float *scores, *queries;
+  float *keys, *values;  // of a tile, widened
   SpanSums total, span;
 
   static CachedScratch In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
     return {parts->Next(kCachedQueries * kKeyPanel),
             parts->Next(spec.query_group() > 1 ? kCachedQueries * spec.near_dim() : 0),
-            SpanSums::In(layout, parts), SpanSums::In(layout, parts)};
+            parts->Next(spec.cache_width() < 4 ? spec.near_dim() * kKeyPanel : 0),
+            parts->Next(spec.cache_width() < 4 ? kKeyPanel * layout.padded_dim : 0),
+            SpanSums::In(layout, parts),
+            SpanSums::In(layout, parts)};
   }
 };
 
@@ -213,13 +217,46 @@ class CachedHead {
     return {scratch_.queries, dim, of_.rows(), dim};
   }
 
-  NearBlock<float, float> Block(int64_t tile) const {
-    const int64_t block = tiles_.Block(tile), first = tiles_.Panel(tile) * kKeyPanel;
-    const int dim = rows_.spec.near_dim();
-    return {{cache_.Keys(block, rows_.head) + KeyIndex(dim, 0, first), dim},
+  template <typename Element>
+  const Element* Keys(int64_t tile) const {
+    return cache_.Keys<Element>(tiles_.Block(tile), rows_.head) +
+           KeyIndex(rows_.spec.near_dim(), 0, tiles_.Panel(tile) * kKeyPanel);
+  }
+  template <typename Element>
+  const Element* Values(int64_t tile) const {
+    return cache_.Values<Element>(tiles_.Block(tile), rows_.head) +
+           tiles_.Panel(tile) * kKeyPanel * rows_.layout.padded_dim;
+  }
+
+  // The keys and values of a tile. Products prefetch the next one.
+  template <typename Element>
+  NearBlock<Element, Element> Block(int64_t tile) const {
+    const int64_t next = tile + 1 >= of_.window && tile < of_.last ? tile + 1 : tile;
+    const Element *keys = Keys<Element>(tile), *values = Values<Element>(tile);
+    return {{keys, rows_.spec.near_dim(), {keys, Keys<Element>(next)}},
             kKeyPanel,
-            cache_.Values(block, rows_.head) + first * rows_.layout.padded_dim,
-            rows_.layout.padded_dim};
+            values,
+            rows_.layout.padded_dim,
+            {values, Values<Element>(next)}};
+  }
+
+  // The keys and values of a tile as float32.
+  template <typename Element>
+  NearBlock<float, float> Widen(int64_t tile) const {
+    const int64_t dim = rows_.spec.near_dim(), dp = rows_.layout.padded_dim;
+    if constexpr (std::is_same_v<Element, F32>) {
+      return {{&Keys<F32>(tile)->value, dim}, kKeyPanel, &Values<F32>(tile)->value, dp};
+    } else {
+      WidenElements(Keys<Element>(tile), dim * kKeyPanel, scratch_.keys);
+      WidenElements(Values<Element>(tile), tiles_.Size(tile) * dp, scratch_.values);
+      return {{scratch_.keys, dim}, kKeyPanel, scratch_.values, dp};
+    }
+  }
+
+  // Multiplies the scores or weights of a query by the scales of a tile's keys or values.
+  static void MultiplyBy(const float* scales, int64_t tokens, float* row) {
+    for (int64_t s = 0; s < tokens; s += kLanes)
+      Store(Mul(Load(row + s), Load(scales + s)), row + s);
   }
 
   // The largest score that a token sees of the first `limit` ones of a tile, or top.
@@ -242,25 +279,54 @@ class CachedHead {
   }
 
   void AddTile(int64_t tile, const SpanSums& sums, V* lanes) const {
+    switch (rows_.spec.cache_width()) {
+      case 1:
+        return AddElements<int8_t>(tile, sums, lanes);
+      case 2:
+        return AddElements<F16>(tile, sums, lanes);
+      default:
+        return AddElements<F32>(tile, sums, lanes);
+    }
+  }
+
+  // What many queries read is widened first. The bits are the same.
+  template <typename Element>
+  void AddElements(int64_t tile, const SpanSums& sums, V* lanes) const {
+    if (of_.rows() > kTileRows<kMaxTileVectors>) {
+      AddBlock(tile, Widen<Element>(tile), sums, lanes);
+    } else {
+      AddBlock(tile, Block<Element>(tile), sums, lanes);
+    }
+  }
+
+  template <typename Block>
+  void AddBlock(int64_t tile, const Block& block, const SpanSums& sums, V* lanes) const {
     const AttentionSpec& spec = rows_.spec;
     const int64_t start = tiles_.First(tile), first = of_.token - start;
     // Of a tile before the window only sinks are read.
     const int64_t size = tile < of_.window
                              ? std::min<int64_t>(tiles_.Size(tile), spec.sinks - start)
                              : tiles_.Size(tile);
-    const NearBlock<float, float> block = Block(tile);
+    const float *key_scales = nullptr, *value_scales = nullptr;
+    if (spec.cache_scales()) {
+      const int64_t in_block = tiles_.Panel(tile) * kKeyPanel;
+      key_scales = cache_.KeyScales(tiles_.Block(tile), rows_.head) + in_block;
+      value_scales = cache_.ValueScales(tiles_.Block(tile), rows_.head) + in_block;
+    }
     Scores(queries_, block, Limit(first, of_.tokens - 1, size), scratch_.scores);
     for (int t = 0, m = 0; t < of_.tokens; ++t) {
       const int64_t limit = Limit(first, t, size);
       const WindowWeights window{spec.sinks - start, spec.FirstVisible(of_.token + t) - start};
       for (int h = 0; h < of_.heads; ++h, ++m) {
         float* scores = scratch_.scores + m * kKeyPanel;
+        if (key_scales != nullptr) MultiplyBy(key_scales, limit, scores);
         if (softmax()) Raise(Largest(window, scores, limit, sums.tops[m]), m, sums, &lanes[m]);
         if (spec.window == 0) {
           WeighRow(weights_[h], NoDecay(), sums.tops[m], limit, scores, &lanes[m]);
         } else {
           WeighRow(weights_[h], window, sums.tops[m], limit, scores, &lanes[m]);
         }
+        if (value_scales != nullptr) MultiplyBy(value_scales, limit, scores);
       }
     }
     AddValues(of_.rows(), first, size, scratch_.scores, block,

@@ -5,6 +5,34 @@
 // ends of spans if too few queries are together: a few queries of long sequences make as many tasks as many
 // queries of short ones. The spans of queries that several tasks compute are joined in the end.
 
+// Stores the rows of `run` in their block.
+template <typename Element>
+static void AppendElements(const HeadRows& rows, KvLayer* cache, int64_t block,
+                           const SegmentInBlock& run) {
+  AppendToBlock(rows, run.row, run.count, run.block_offset, cache->Keys<Element>(block, rows.head),
+                /*far_keys=*/nullptr, cache->Values<Element>(block, rows.head));
+}
+
+// The same as 8-bit integers.
+static void AppendBytes(const HeadRows& rows, KvLayer* cache, int64_t block,
+                        const SegmentInBlock& run) {
+  const int dim = rows.spec.head_dim;
+  const int64_t dp = rows.layout.padded_dim;
+  int8_t *keys = cache->Keys<int8_t>(block, rows.head),
+         *values = cache->Values<int8_t>(block, rows.head);
+  float *key_scales = cache->KeyScales(block, rows.head),
+        *value_scales = cache->ValueScales(block, rows.head);
+  for (int64_t i = 0; i < run.count; ++i) {
+    const int64_t token = run.block_offset + i;
+    int8_t* row = values + token * dp;
+    // A key's integers are written to the value's place first.
+    key_scales[token] = QuantizeForCache(rows.NearKey(run.row + i), dim, row);
+    int8_t* column = keys + KeyIndex(dim, 0, token);
+    for (int j = 0; j < dim; ++j) column[j * kKeyPanel] = row[j];
+    value_scales[token] = QuantizeForCache(rows.Value(run.row + i), dim, row);
+  }
+}
+
 // Stores the keys and values of a range of the rows of a segment after `position` tokens. The cache has
 // their blocks.
 static void AppendCached(const HeadRows& rows, KvLayer* cache, int64_t position,
@@ -12,8 +40,16 @@ static void AppendCached(const HeadRows& rows, KvLayer* cache, int64_t position,
   for (int64_t row = range.first; row < range.last;) {
     const SegmentInBlock run = RowsInBlock(rows.spec, position, row, range.last);
     const int64_t block = (position + row) / rows.spec.block;
-    AppendToBlock(rows, row, run.count, run.block_offset, cache->Keys(block, rows.head),
-                  /*far_keys=*/nullptr, cache->Values(block, rows.head));
+    switch (rows.spec.cache_width()) {
+      case 1:
+        AppendBytes(rows, cache, block, run);
+        break;
+      case 2:
+        AppendElements<F16>(rows, cache, block, run);
+        break;
+      default:
+        AppendElements<F32>(rows, cache, block, run);
+    }
     row += run.count;
   }
 }

@@ -70,6 +70,15 @@ PS_INLINE V LoadBf16(const uint16_t* p) {
 PS_INLINE V LoadF16(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+// To nearest, ties to even.
+PS_INLINE void StoreF16(V a, uint16_t* p) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+PS_INLINE V LoadSignedBytes(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
 // The lower or upper halves of sixteen 32-bit words, which are pairs of bf16.
 PS_INLINE V LoadBf16Lower(const uint32_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
@@ -401,6 +410,18 @@ PS_INLINE V LoadBf16(const uint16_t* p) {
 PS_INLINE V LoadF16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+PS_INLINE void StoreF16(V a, uint16_t* p) {
+  auto* q = reinterpret_cast<__m128i*>(p);
+  _mm_storeu_si128(q, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm_storeu_si128(q + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+PS_INLINE __m256 WidenEightBytes(const int8_t* p) {
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+PS_INLINE V LoadSignedBytes(const int8_t* p) {
+  return {WidenEightBytes(p), WidenEightBytes(p + 8)};
 }
 PS_INLINE __m256i LoadWords(const uint32_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));

@@ -1,6 +1,7 @@
 #include "kernels/cpu/state.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 
@@ -18,16 +19,26 @@ void ForRows(int64_t rows, int64_t cols, int64_t stride, const Run& run) {
   for (int64_t i = 0; i < rows; ++i) run(i * stride, cols);
 }
 
-// Passes `count` elements of an array of float32, or of bf16 if `narrow`, to `io`.
-void WalkRun(SavedValues* io, bool narrow, float* array, int64_t offset, int64_t count) {
-  narrow ? io->Bf16(HalfWords(array) + offset, count) : io->Floats(array + offset, count);
+// The elements of an array in a state.
+enum class Element { kF32, kBf16, kF16 };
+
+// Passes `count` elements of an array to `io`.
+void WalkRun(SavedValues* io, Element element, float* array, int64_t offset, int64_t count) {
+  switch (element) {
+    case Element::kF32:
+      return io->Floats(array + offset, count);
+    case Element::kBf16:
+      return io->Bf16(HalfWords(array) + offset, count);
+    case Element::kF16:
+      return io->F16(HalfWords(array) + offset, count);
+  }
 }
 
 // Passes transposed keys [dim][tokens] to `io`.
-void WalkKeys(SavedValues* io, bool narrow, float* keys, int64_t dim, int64_t tokens) {
+void WalkKeys(SavedValues* io, Element element, float* keys, int64_t dim, int64_t tokens) {
   for (int64_t row = 0; row < dim; ++row) {
     for (int64_t t = 0; t < tokens; t += kKeyPanel) {
-      WalkRun(io, narrow, keys, KeyIndex(dim, row, t), std::min(kKeyPanel, tokens - t));
+      WalkRun(io, element, keys, KeyIndex(dim, row, t), std::min(kKeyPanel, tokens - t));
     }
   }
 }
@@ -35,7 +46,7 @@ void WalkKeys(SavedValues* io, bool narrow, float* keys, int64_t dim, int64_t to
 void WalkHead(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layout,
               const HeadState& head, int64_t position) {
   const int64_t n = spec.BufferedTokens(position), d = spec.head_dim, dp = layout.padded_dim;
-  const bool narrow = spec.narrow_block();
+  const Element block = spec.narrow_block() ? Element::kBf16 : Element::kF32;
   if (spec.HasFarState(position)) {
     uint16_t *upper = HalfWords(head.s), *lower = upper + spec.features() * dp;
     ForRows(spec.features(), d, dp, [&](int64_t offset, int64_t count) {
@@ -44,7 +55,7 @@ void WalkHead(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layo
     });
     io->Floats(head.z, spec.features());
   }
-  WalkKeys(io, false, head.far_keys, spec.far_dim(), n);
+  WalkKeys(io, Element::kF32, head.far_keys, spec.far_dim(), n);
   if (spec.mixed() && spec.byte_copy()) {
     for (int64_t row = 0; row < spec.near_dim(); ++row) {
       for (int64_t t = 0; t < n; ++t) {
@@ -52,10 +63,10 @@ void WalkHead(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layo
       }
     }
   } else if (spec.mixed()) {
-    WalkKeys(io, narrow, head.near_keys, spec.near_dim(), n);
+    WalkKeys(io, block, head.near_keys, spec.near_dim(), n);
   }
   ForRows(n, d, dp,
-          [&](int64_t offset, int64_t count) { WalkRun(io, narrow, head.values, offset, count); });
+          [&](int64_t offset, int64_t count) { WalkRun(io, block, head.values, offset, count); });
   if (spec.decay_gate) io->Floats(head.decay_sums, n);
 }
 
@@ -74,6 +85,17 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   near_keys = far_keys + (spec.mixed() ? spec.far_dim() * padded_block : 0);
   const int64_t key_floats = spec.near_dim() * padded_block;
   const int64_t value_floats = spec.block * padded_dim;
+  const auto cached = [&](int64_t elements) {
+    return RoundUp16(elements * spec.cache_width() / static_cast<int64_t>(sizeof(float)));
+  };
+  if (spec.kv_cache()) {
+    values = near_keys + cached(key_floats);
+    key_scales = values + cached(value_floats);
+    value_scales = key_scales + (spec.cache_scales() ? padded_block : 0);
+    size = value_scales + (spec.cache_scales() ? padded_block : 0);
+    decay_sums = key_bytes = value_bytes = size;  // it has none
+    return;
+  }
   values = near_keys + (spec.narrow_block() && spec.mixed() ? key_floats / 2 : key_floats);
   decay_sums = values + (spec.narrow_block() ? value_floats / 2 : value_floats);
   key_bytes = decay_sums + (spec.decay_gate ? padded_block : 0);
@@ -198,12 +220,47 @@ void KvLayer::Walk(int64_t position, SavedValues* values) {
     const int64_t n = std::min<int64_t>(spec_.block, held - first);
     const int64_t block = (first < sinks ? first : first + dropped) / spec_.block;
     for (int h = 0; h < spec_.key_heads(); ++h) {
-      WalkKeys(values, false, Keys(block, h), spec_.head_dim, n);
-      float* rows = Values(block, h);
-      ForRows(n, spec_.head_dim, layout_.padded_dim,
-              [&](int64_t offset, int64_t count) { values->Floats(rows + offset, count); });
+      if (spec_.cache_scales()) {
+        WalkBytes(block, h, n, values);
+        continue;
+      }
+      const Element element =
+          spec_.state_format == StateFormat::kF16 ? Element::kF16 : Element::kF32;
+      WalkKeys(values, element, Keys<float>(block, h), spec_.head_dim, n);
+      float* rows = Values<float>(block, h);
+      ForRows(n, spec_.head_dim, layout_.padded_dim, [&](int64_t offset, int64_t count) {
+        WalkRun(values, element, rows, offset, count);
+      });
     }
   }
+}
+
+void KvLayer::WalkBytes(int64_t block, int head, int64_t tokens, SavedValues* values) {
+  const int64_t dim = spec_.head_dim;
+  std::vector<float> floats(static_cast<size_t>(dim * tokens));
+  // at(i, t): where element i of token t is in the array; saved(i, t): in `floats`.
+  const auto walk = [&](int8_t* bytes, float* scales, const auto& at, const auto& saved) {
+    for (int64_t t = 0; t < tokens && values->saves(); ++t) {
+      for (int64_t i = 0; i < dim; ++i) floats[saved(i, t)] = bytes[at(i, t)] * scales[t];
+    }
+    values->Floats(floats.data(), dim * tokens);
+    for (int64_t t = 0; t < tokens && !values->saves(); ++t) {
+      float magnitude = 0;
+      for (int64_t i = 0; i < dim; ++i)
+        magnitude = std::max(magnitude, std::abs(floats[saved(i, t)]));
+      const QuantScale scale = CacheScale(magnitude);
+      scales[t] = scale.scale;
+      for (int64_t i = 0; i < dim; ++i) bytes[at(i, t)] = Quantize(floats[saved(i, t)], scale);
+    }
+  };
+  walk(
+      Keys<int8_t>(block, head), KeyScales(block, head),
+      [&](int64_t i, int64_t t) { return KeyIndex(dim, i, t); },
+      [&](int64_t i, int64_t t) { return i * tokens + t; });
+  walk(
+      Values<int8_t>(block, head), ValueScales(block, head),
+      [&](int64_t i, int64_t t) { return t * layout_.padded_dim + i; },
+      [&](int64_t i, int64_t t) { return t * dim + i; });
 }
 
 CpuState::CpuState(std::span<const AttentionSpec> layers) : HostState(layers) {

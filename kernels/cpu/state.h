@@ -32,8 +32,9 @@
 // used. Features of sketched kinds, in order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
 // off-diagonal tiles count twice; the query's side multiplies them by 2.
 //
-// KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp]. A layer
-// with a window holds the blocks of its sinks and those that a token may still read
+// KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp], of
+// float32, float16 (kF16) or 8-bit integers (kQ8), then with scales [panels][64] of keys and of values
+// (kernels/kv_rounding.h). A layer with a window holds the blocks of its sinks and those that a token may still read
 // (AttentionSpec::DroppedTokens).
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
@@ -160,8 +161,18 @@ class KvLayer final : public HostLayer {
   // Frees the blocks that are not read after `position` tokens.
   void Drop(int64_t position);
   // Of a block, counted from the first token of the sequence.
-  float* Keys(int64_t block, int head) { return Head(block, head) + layout_.near_keys; }
-  float* Values(int64_t block, int head) { return Head(block, head) + layout_.values; }
+  // Element: of 4, 2 or 1 bytes, as AttentionSpec::cache_width.
+  template <typename Element>
+  Element* Keys(int64_t block, int head) {
+    return reinterpret_cast<Element*>(Head(block, head) + layout_.near_keys);
+  }
+  template <typename Element>
+  Element* Values(int64_t block, int head) {
+    return reinterpret_cast<Element*>(Head(block, head) + layout_.values);
+  }
+  // StateFormat::kQ8.
+  float* KeyScales(int64_t block, int head) { return Head(block, head) + layout_.key_scales; }
+  float* ValueScales(int64_t block, int head) { return Head(block, head) + layout_.value_scales; }
 
   static int64_t BlockFloats(const AttentionSpec& spec);
 
@@ -172,6 +183,8 @@ class KvLayer final : public HostLayer {
   }
   // Gives the layer the blocks for exactly `tokens` tokens.
   void Resize(int64_t tokens);
+  // Passes the first `tokens` tokens of a block of 8-bit integers to `values`.
+  void WalkBytes(int64_t block, int head, int64_t tokens, SavedValues* values);
 
   const HeadLayout layout_;
   const int64_t sink_blocks_;

@@ -41,7 +41,9 @@ class CudaBackend final : public Backend {
   int threads() const override { return 1; }
   Status status() const override { return device_->status(); }
   bool has(BackendFeature feature) const override { return feature == BackendFeature::kDecayGate; }
-  bool has_state_format(StateFormat format) const override { return format != StateFormat::kQ8; }
+  bool has_state_format(StateFormat format) const override {
+    return format == StateFormat::kF32 || format == StateFormat::kBf16;
+  }
 
   bool host_memory() const override { return false; }
   float* NewArray(size_t size) override;

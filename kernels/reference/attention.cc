@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/half.h"
+#include "kernels/kv_rounding.h"
 #include "kernels/reference/backend.h"
 #include "kernels/reference/state.h"
 #include "kernels/state_bytes.h"
@@ -149,6 +150,10 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
           std::copy_n(input.far_k + row_head * far_dim, far_dim, &head.far_keys[index * far_dim]);
         }
         Store(spec.narrow_block(), v, d, &head.values[index * d]);
+        if (spec.kv_cache()) {
+          RoundForCache(spec, &head.near_keys[index * near_dim], near_dim);
+          RoundForCache(spec, &head.values[index * d], d);
+        }
         if (spec.decay_gate) {
           head.decay_sums[index] =
               (index == 0 ? 0 : head.decay_sums[index - 1]) + input.log_decay[row_head];

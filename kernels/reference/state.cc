@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "kernels/kv_rounding.h"
 #include "kernels/reference/backend.h"
 #include "kernels/state_bytes.h"
 
@@ -166,6 +167,10 @@ void ReferenceLayer::Walk(int64_t position, SavedValues* values) {
     if (spec_.mixed()) values->Floats(state.far_keys.data(), n * spec_.far_dim());
     values->Floats(state.values.data(), n * spec_.head_dim);
     if (spec_.decay_gate) values->Floats(state.decay_sums.data(), n);
+    for (int64_t t = 0; t < n && spec_.kv_cache() && !values->saves(); ++t) {
+      RoundForCache(spec_, &state.near_keys[t * spec_.near_dim()], spec_.near_dim());
+      RoundForCache(spec_, &state.values[t * spec_.head_dim], spec_.head_dim);
+    }
   }
 }
 

@@ -228,7 +228,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   info.set_parameters(model.parameters());
   info.set_weight_bytes(model.weight_bytes());
   info.set_weight_format(config.weights == "auto" ? "checkpoint" : config.weights);
-  info.set_state_format(std::string(StateFormatName(attention.state_format)));
+  info.set_state_format(std::string(StateFormatName(FormatOfModel(layers))));
   const int64_t state_tokens = HasCache(layers) ? std::max(1, spec.context_length) : 0;
   info.set_state_tokens(state_tokens);
   info.set_state_bytes_per_sequence(static_cast<int64_t>(model.StateBytes(state_tokens)));

@@ -124,7 +124,7 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
   }
   codec.binding.numerics =
       StrCat(loaded.backend->name(), " weights=", config.weights,
-             " state=", StateFormatName(loaded.model->attention().front().state_format));
+             " state=", StateFormatName(FormatOfModel(loaded.model->attention())));
   codec.binding.decay_gate =
       std::ranges::any_of(loaded.model->attention(), &AttentionSpec::decay_gate);
   codec.limits.tokens = {.vocab_size = loaded.model->vocab_size(),

@@ -224,15 +224,22 @@ inline std::vector<Layers> Mixtures() {
   const AttentionSpec polynomial = MakeSpec(AttentionKind::kPolynomial, 2, 10, 0, 16);
   std::vector<AttentionSpec> narrow = {sketched, window, gated, full};
   for (AttentionSpec& spec : narrow) spec.state_format = StateFormat::kQ8;
+  AttentionSpec half = window, bytes = blocks;
+  half.state_format = StateFormat::kF16;
+  bytes.state_format = StateFormat::kQ8;
   return {Layers({full, window, gated, polynomial, window}), Layers({window, blocks, window}),
-          Layers({sketched, full, gated}), Layers(narrow)};
+          Layers({sketched, full, gated}), Layers(narrow), Layers({half, gated, full, bytes})};
 }
 
-// The specs, then copies of each recurrent one in the other state formats.
+// The formats besides float32 that change what a layer keeps.
+inline std::vector<StateFormat> NarrowFormats(const AttentionSpec& spec) {
+  return {spec.kv_cache() ? StateFormat::kF16 : StateFormat::kBf16, StateFormat::kQ8};
+}
+
+// The specs, then copies of each in the other state formats.
 inline std::vector<AttentionSpec> WithStateFormats(std::vector<AttentionSpec> specs) {
   for (size_t i = 0, n = specs.size(); i < n; ++i) {
-    if (specs[i].kv_cache()) continue;
-    for (const StateFormat format : {StateFormat::kBf16, StateFormat::kQ8}) {
+    for (const StateFormat format : NarrowFormats(specs[i])) {
       specs.push_back(specs[i]);
       specs.back().state_format = format;
     }

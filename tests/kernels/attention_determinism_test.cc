@@ -63,10 +63,10 @@ class AttentionDeterminismTest : public testing::BackendTest {
       models.insert(models.end(), more.begin(), more.end());
     };
     add(testing::InLayers(testing::WithDecayGates(testing::WithStateFormats(one)), 1));
-    add(testing::InLayers(testing::GroupedSpecs(), 1));
+    add(testing::InLayers(testing::WithStateFormats(testing::GroupedSpecs()), 1));
     add(testing::InLayers(testing::GroupedRecurrentSpecs(), 1));
-    add(testing::InLayers(testing::WindowSpecs(), 1));
-    add(testing::InLayers(testing::SpanSpecs(), 1));
+    add(testing::InLayers(testing::WithStateFormats(testing::WindowSpecs()), 1));
+    add(testing::InLayers(testing::WithStateFormats(testing::SpanSpecs()), 1));
     add(testing::Mixtures());
     return models;
   }
@@ -187,15 +187,18 @@ TEST_P(AttentionDeterminismTest, AnyDivisionOfSpans) {
   constexpr int tokens = 2600, prompt = tokens - 40;
   const Sequence sequence = testing::RandomSequence(spec, tokens, &random),
                  other = testing::RandomSequence(spec, 300, &random);
-  const Outputs whole = testing::RunAlone(*NewBackend(1), spec, sequence, {tokens});
-  for (const int threads : {1, 2, 3, 7, 32}) {
-    const auto backend = NewBackend(threads);
-    Runner runner(*backend, spec, sequence), beside(*backend, spec, other);
-    testing::Step(*backend, spec, {{&runner, prompt}, {&beside, 200}});
-    for (int i = 0; i < 20; ++i) testing::Step(*backend, spec, {{&beside, 1}, {&runner, 1}});
-    testing::Step(*backend, spec, {{&runner, 9}, {&beside, 50}});
-    testing::Step(*backend, spec, {{&runner, 11}});
-    EXPECT_TRUE(SameBits(runner.outputs, whole)) << threads << " threads";
+  for (const AttentionSpec& of : testing::WithStateFormats({spec})) {
+    const Outputs whole = testing::RunAlone(*NewBackend(1), of, sequence, {tokens});
+    for (const int threads : {1, 2, 3, 7, 32}) {
+      const auto backend = NewBackend(threads);
+      Runner runner(*backend, of, sequence), beside(*backend, of, other);
+      testing::Step(*backend, of, {{&runner, prompt}, {&beside, 200}});
+      for (int i = 0; i < 20; ++i) testing::Step(*backend, of, {{&beside, 1}, {&runner, 1}});
+      testing::Step(*backend, of, {{&runner, 9}, {&beside, 50}});
+      testing::Step(*backend, of, {{&runner, 11}});
+      EXPECT_TRUE(SameBits(runner.outputs, whole))
+          << testing::Describe(of) << " " << threads << " threads";
+    }
   }
 }
 
@@ -205,17 +208,18 @@ TEST_P(AttentionDeterminismTest, FormatsDiffer) {
   Random random(4);
   for (const Layers& layers : Specs()) {
     AttentionSpec spec = layers[0];
-    if (layers.size() > 2 || spec.kv_cache() || spec.state_format != StateFormat::kF32) continue;
+    if (layers.size() > 2 || spec.state_format != StateFormat::kF32) continue;
     const int tokens = 2 * spec.block;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    const std::vector<StateFormat> formats = testing::NarrowFormats(spec);
     const Outputs f32 = testing::RunAlone(*backend, spec, sequence, {tokens});
-    spec.state_format = StateFormat::kBf16;
-    const Outputs bf16 = testing::RunAlone(*backend, spec, sequence, {tokens});
-    EXPECT_FALSE(SameBits(bf16, f32)) << testing::Describe(spec);
-    spec.state_format = StateFormat::kQ8;
+    spec.state_format = formats[0];
+    const Outputs half = testing::RunAlone(*backend, spec, sequence, {tokens});
+    EXPECT_FALSE(SameBits(half, f32)) << testing::Describe(spec);
+    spec.state_format = formats[1];
     const Outputs q8 = testing::RunAlone(*backend, spec, sequence, {tokens});
     EXPECT_FALSE(SameBits(q8, f32)) << testing::Describe(spec);
-    EXPECT_FALSE(SameBits(q8, bf16)) << testing::Describe(spec);
+    EXPECT_FALSE(SameBits(q8, half)) << testing::Describe(spec);
   }
 }
 

@@ -173,8 +173,40 @@ struct DecaySums {
 
 }  // namespace oracle
 
-// The rows as a block buffer of that spec keeps them (AttentionSpec::narrow_block).
+// x as float16: 11 significant bits, fewer below 2^-14, no more than 65,504.
+inline double NearestF16(double x) {
+  int exponent;
+  std::frexp(x, &exponent);
+  const double step = std::ldexp(1, std::max(exponent, -13) - 11);
+  return std::clamp(std::nearbyint(x / step) * step, -65504.0, 65504.0);
+}
+
+// The rows as a KV cache keeps them: float16, or multiples of a scale for each row and head that is the
+// 127th part of the largest element to 16 significant bits.
+inline void RoundForKvCache(const AttentionSpec& spec, std::vector<float>* rows) {
+  for (size_t i = 0; i < rows->size(); i += spec.head_dim) {
+    float* x = &(*rows)[i];
+    if (spec.state_format == StateFormat::kF16) {
+      for (int j = 0; j < spec.head_dim; ++j) x[j] = static_cast<float>(NearestF16(x[j]));
+    } else if (spec.state_format == StateFormat::kQ8) {
+      const float part =
+          std::abs(*std::max_element(x, x + spec.head_dim, oracle::SmallerMagnitude)) / 127;
+      if (part == 0) continue;
+      int exponent;
+      const double mantissa = std::frexp(part, &exponent);
+      const auto scale =
+          static_cast<float>(std::ldexp(std::floor(std::ldexp(mantissa, 16) + 0.5), exponent - 16));
+      for (int j = 0; j < spec.head_dim; ++j) x[j] = std::nearbyint(x[j] * (1 / scale)) * scale;
+    }
+  }
+}
+
+// The rows as a block buffer of that spec keeps them (AttentionSpec::narrow_block), or a KV cache.
 inline AttentionRows RowsAsKept(const AttentionSpec& spec, AttentionRows rows) {
+  if (spec.kv_cache()) {
+    RoundForKvCache(spec, &rows.near_k);
+    RoundForKvCache(spec, &rows.v);
+  }
   const auto narrow = [](std::vector<float>* values) {
     for (float& value : *values) value = Bf16ToFloat(FloatToBf16(value));
   };

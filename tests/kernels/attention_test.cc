@@ -40,9 +40,11 @@ void ExpectDefinition(Backend& backend, bool splits, const AttentionSpec& spec,
       testing::AttentionOracle(spec, sequence.layers[0], sequence.tokens);
   const auto out = testing::RunAlone(backend, spec, sequence, {sequence.tokens});
   for (size_t i = 0; i < want.value.size(); ++i) {
-    const double read = spec.state_format == StateFormat::kBf16 ? want.bf16_tolerance[i]
-                        : spec.state_format == StateFormat::kQ8 ? want.byte_tolerance[i]
-                                                                : 0;
+    // Of a KV cache the expectation has what is kept.
+    const double read = spec.kv_cache()                           ? 0
+                        : spec.state_format == StateFormat::kBf16 ? want.bf16_tolerance[i]
+                        : spec.state_format == StateFormat::kQ8   ? want.byte_tolerance[i]
+                                                                  : 0;
     const double split = splits && spec.narrow_block() ? want.split_tolerance[i] : 0;
     const double tolerance = want.tolerance[i] + read + split;
     ASSERT_NEAR(out[0][i], want.value[i], tolerance) << testing::Describe(spec) << " element " << i;
@@ -65,12 +67,10 @@ TEST_P(AttentionTest, IsItsDefinition) {
         AttentionSpec ungated =
             testing::MakeSpec(kind, shape.heads, shape.head_dim, shape.size, shape.block);
         ungated.power = power;
-        for (AttentionSpec spec : testing::WithDecayGates({ungated})) {
+        for (const AttentionSpec& spec : testing::WithDecayGates({ungated})) {
           const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
-          for (const StateFormat format :
-               {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
-            spec.state_format = format;
-            ExpectDefinition(*backend, HasTiles(), spec, sequence);
+          for (const AttentionSpec& of : testing::WithStateFormats({spec})) {
+            ExpectDefinition(*backend, HasTiles(), of, sequence);
           }
         }
       }
@@ -83,7 +83,7 @@ TEST_P(AttentionTest, IsItsDefinition) {
 TEST_P(AttentionTest, GroupedQueriesReadTheirKvHead) {
   const auto backend = NewBackend(2);
   Random random(7);
-  std::vector<AttentionSpec> specs = testing::GroupedSpecs();
+  std::vector<AttentionSpec> specs = testing::WithStateFormats(testing::GroupedSpecs());
   for (const AttentionSpec& spec : testing::GroupedRecurrentSpecs()) specs.push_back(spec);
   for (const AttentionSpec& spec : specs) {
     const int tokens = 3 * spec.block + 30;
@@ -139,7 +139,7 @@ TEST_P(AttentionTest, HeadsOf128WithAnyConstant) {
 TEST_P(AttentionTest, WindowsAreTheirDefinition) {
   const auto backend = NewBackend(2);
   Random random(8);
-  for (const AttentionSpec& spec : testing::WindowSpecs()) {
+  for (const AttentionSpec& spec : testing::WithStateFormats(testing::WindowSpecs())) {
     for (const int tokens : {1, spec.window + 1, 150}) {
       const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
       ExpectDefinition(*backend, HasTiles(), spec, sequence);
@@ -151,13 +151,28 @@ TEST_P(AttentionTest, WindowsAreTheirDefinition) {
 TEST_P(AttentionTest, SpansAreTheirDefinition) {
   const auto backend = NewBackend(2);
   Random random(11);
-  for (const AttentionSpec& spec : testing::SpanSpecs()) {
+  for (const AttentionSpec& spec : testing::WithStateFormats(testing::SpanSpecs())) {
     for (const double scale : {1.0, 12.0}) {
       Sequence sequence = testing::RandomSequence(spec, 4 * spec.block + 13, &random);
       for (float& x : sequence.layers[0].near_q) x *= static_cast<float>(scale);
       ExpectDefinition(*backend, HasTiles(), spec, sequence);
     }
   }
+}
+
+// Magnitudes above the largest float16 are kept as that.
+TEST_P(AttentionTest, LargeKeysAndValuesOfACacheOfFloat16) {
+  const auto backend = NewBackend(1);
+  Random random(12);
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kSoftmax, 1, 33, 0, 64);
+  spec.state_format = StateFormat::kF16;
+  Sequence sequence = testing::RandomSequence(spec, 20, &random);
+  testing::AttentionRows& rows = sequence.layers[0];
+  for (float& x : rows.near_q) x *= 1e-5f;
+  for (size_t i = 0; i < rows.v.size(); i += 3) rows.near_k[i] *= 1e5f;
+  for (size_t i = 1; i < rows.v.size(); i += 3) rows.v[i] *= 1e6f;
+  for (size_t i = 2; i < rows.v.size(); i += 3) rows.v[i] *= 1e-6f;  // subnormal
+  ExpectDefinition(*backend, HasTiles(), spec, sequence);
 }
 
 // A window that reaches back to the first token is none, to the bit.
@@ -410,7 +425,9 @@ TEST(ReferenceAttentionTest, Float64StateIsExact) {
   for (AttentionSpec spec : testing::GroupedRecurrentSpecs()) {
     if (spec.state_format == StateFormat::kF32) specs.push_back(spec);
   }
-  for (const AttentionSpec& spec : testing::WindowSpecs()) specs.push_back(spec);
+  for (const AttentionSpec& spec : testing::WithStateFormats(testing::WindowSpecs())) {
+    specs.push_back(spec);
+  }
   for (const AttentionSpec& spec : specs) {
     const Sequence sequence = testing::RandomSequence(spec, 100, &random);
     const auto out = testing::RunAlone(*backend, spec, sequence, {100});

@@ -436,6 +436,57 @@ TEST_P(StateTest, WindowsAreBounded) {
   }
 }
 
+// Values are saved as float32: a state of one format is loaded under another one, whose cache then holds
+// what it would hold of the tokens themselves.
+TEST_P(StateTest, CachesAreLoadedUnderOtherFormats) {
+  const auto backend = NewBackend(1);
+  Random random(18);
+  std::vector<AttentionSpec> specs = testing::GroupedSpecs();
+  for (const AttentionSpec& spec : testing::WindowSpecs()) specs.push_back(spec);
+  for (const AttentionSpec& spec : specs) {
+    const Sequence sequence = testing::RandomSequence(spec, 60, &random);
+    Runner exact(*backend, spec, sequence);
+    testing::Step(*backend, spec, {{&exact, 40}});
+    std::vector<uint8_t> bytes(exact.state->SavedBytes());
+    exact.state->Save(bytes);
+    for (const StateFormat format : testing::NarrowFormats(spec)) {
+      AttentionSpec narrow = spec;
+      narrow.state_format = format;
+      const std::vector<float> want = testing::RunAlone(*backend, narrow, sequence, {40, 20})[0];
+      Runner runner(*backend, narrow, sequence);
+      ASSERT_TRUE(runner.state->Load(40, bytes).ok());
+      testing::Step(*backend, narrow, {{&runner, 20}});
+      const std::vector<float>& got = runner.outputs[0];
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), want.end() - std::ssize(got)))
+          << testing::Describe(narrow);
+      // What it saves is what another state of its format loads, and again the same bytes.
+      std::vector<uint8_t> saved(runner.state->SavedBytes()), again(saved.size());
+      runner.state->Save(saved);
+      const auto copy = backend->NewState(Layers(narrow));
+      ASSERT_TRUE(copy->Load(60, saved).ok());
+      copy->Save(again);
+      EXPECT_EQ(again, saved) << testing::Describe(narrow);
+    }
+  }
+}
+
+// SmolLM2's cache: 30 layers of 3 kv heads of 64.
+TEST(CpuStateTest, CacheSizeByFormat) {
+  const auto backend = NewCpuBackend(1);
+  ASSERT_TRUE(backend.ok()) << backend.status().ToString();
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kSoftmax, 9, 64, 0, 64);
+  spec.kv_heads = 3;
+  constexpr size_t kRows = size_t{4096} * 30 * 3 * 2;  // keys and values
+  const auto bytes = [&](StateFormat format) {
+    spec.state_format = format;
+    return backend.value()->StateBytes(Layers(spec, 30), 4096);
+  };
+  EXPECT_EQ(bytes(StateFormat::kF32), kRows * 64 * 4);
+  EXPECT_EQ(bytes(StateFormat::kBf16), kRows * 64 * 4);
+  EXPECT_EQ(bytes(StateFormat::kF16), kRows * 64 * 2);   // 94 MB
+  EXPECT_EQ(bytes(StateFormat::kQ8), kRows * (64 + 4));  // 50 MB
+}
+
 // The paper's 110M model: 23.6 MB of float32 sums in 640 packed features, and the normaliser, one
 // block's keys and values, and rounding to cache lines.
 TEST(CpuStateTest, PaperModelStateSize) {
