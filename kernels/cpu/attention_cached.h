@@ -7,7 +7,7 @@
 // and one span.
 
 // Queries that are computed at a time.
-constexpr int kCachedQueries = 24;
+constexpr int kCachedQueries = 48;
 
 // Positions in which the tiles of a span begin.
 constexpr int64_t kSpanPositions = 256;

@@ -33,11 +33,10 @@ constexpr std::string_view kFrames[] = {"mistral_window", "qwen3_window", "brumb
 std::vector<std::string> KindsAndFormats() {
   std::vector<std::string> names = testing::TinyModelNames();
   for (size_t i = 0, n = names.size(); i < n; ++i) {
-    const ModelConfig config = testing::TinyConfig(names[i]);
-    if (testing::HasRecurrentLayers(config)) names.push_back(names[i] + std::string(kByteStates));
+    names.push_back(names[i] + std::string(kByteStates));
   }
   names.insert(names.end(), std::begin(kFrames), std::end(kFrames));
-  names.push_back(StrCat(kFrames[2], kByteStates));
+  for (const std::string_view frame : kFrames) names.push_back(StrCat(frame, kByteStates));
   return names;
 }
 

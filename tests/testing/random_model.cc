@@ -196,6 +196,13 @@ bool HasRecurrentLayers(const ModelConfig& config) {
   return false;
 }
 
+bool HasCaches(const ModelConfig& config) {
+  for (int i = 0; i < config.num_layers; ++i) {
+    if (config.layer(i).is_kv()) return true;
+  }
+  return false;
+}
+
 ModelConfig TinyConfig(AttentionKind kind) {
   ModelConfig config;
   config.attention = kind;

@@ -21,6 +21,7 @@ std::vector<std::string> TinyModelNames();
 ModelConfig TinyConfig(const std::string& name);
 // Whether a layer is of a recurrent kind, whose states have formats.
 bool HasRecurrentLayers(const ModelConfig& config);
+bool HasCaches(const ModelConfig& config);
 
 // Writes config.json and model.safetensors with every matrix stored as `type`, norms and biases as
 // F32 ones moved away from 1 and 0. Scales keep activations and logits of order one. The folder is

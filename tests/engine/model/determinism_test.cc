@@ -46,8 +46,11 @@ class DeterminismTest : public testing::IsaTest {
       const auto add = [&](const ModelConfig& config, const std::string& name, DataType type) {
         const std::filesystem::path path = folder.path() / StrCat(name, "-", DataTypeName(type));
         testing::WriteRandomModel(path, config, type, 7 + result.size());
-        for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
-          if (format != StateFormat::kF32 && !testing::HasRecurrentLayers(config)) continue;
+        for (const StateFormat format :
+             {StateFormat::kF32, StateFormat::kBf16, StateFormat::kF16, StateFormat::kQ8}) {
+          // Formats that would compute as another one.
+          if (format == StateFormat::kBf16 && !testing::HasRecurrentLayers(config)) continue;
+          if (format == StateFormat::kF16 && !testing::HasCaches(config)) continue;
           LoadOptions options;
           options.state_format = format;
           result.push_back(
