@@ -1,4 +1,4 @@
-// One call between its transport (gRPC, or HTTP in server/openai) and its reactor (server/rpc). Both
+// One call between its transport (gRPC, or HTTP in server/http) and its reactor (server/rpc). Both
 // follow gRPC's callback API: the reactor starts operations, and the transport reports their ends.
 #pragma once
 

@@ -47,9 +47,6 @@ int64_t Launches();
 void Load(const void* kernel);
 int64_t LoadedKernels();
 void UnloadKernels();
-// Bytes of shared memory that a thread block may have: 227 KB at first.
-void SetSharedLimit(size_t bytes);
-size_t SharedLimit();
 
 // Device memory: NaN at first, with guards on both sides, which are checked after every launch.
 void* Allocate(size_t bytes);
@@ -70,7 +67,8 @@ void Give(size_t bytes);
 // Bytes that a recording takes for each launch in it: about those of a GPU.
 inline constexpr size_t kGraphLaunchBytes = 10 << 10;
 
-// Shared memory that a block may have: that of an H100, or what SetSharedLimit said last.
+// Bytes of shared memory that a thread block may have: 227 KB, as on an H100, or what SetSharedLimit
+// said last.
 size_t SharedLimit();
 void SetSharedLimit(size_t bytes);
 // Copies `bytes` bytes before the next launch, or at the next PerformTransfers.

@@ -166,7 +166,10 @@ class Client(ClientBase):
         finish reason "migrated"; excludes the other arguments but return_state.
         """
         request = completion_request(prompt, tokens, options, resume_token=resume_token)
-        return CompletionStream(self, Job(request, options, state))
+        return self._completion(Job(request, options, state))
+
+    def _completion(self, job: Job) -> CompletionStream:
+        return CompletionStream(self, job)
 
     def score(self, text: TextInput | None = None, *, tokens: TokensInput | None = None, logprobs: bool = True,
               on_progress: ProgressCallback | None = None, timeout: float | None = None) -> Score:

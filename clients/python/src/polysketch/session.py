@@ -72,8 +72,7 @@ class Session(SessionState):
                  **options: Unpack[CompletionOptions]) -> CompletionStream:
         """As Client.complete; the prompt follows the tokens of the session. The session holds prompt and output once the
         stream has ended; it is unchanged if the stream is closed before."""
-        from polysketch.client import CompletionStream
-        return CompletionStream(self._client, self._job(prompt, tokens, options))
+        return self._client._completion(self._job(prompt, tokens, options))
 
     def score(self, text: TextInput | None = None, *, tokens: TokensInput | None = None, logprobs: bool = True,
               on_progress: ProgressCallback | None = None, timeout: float | None = None) -> Score:
