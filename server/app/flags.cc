@@ -54,11 +54,13 @@ constexpr Flag kFlags[] = {
     {"listen", kText, "HOST:PORT", &C::listen, 0, 0,
      "address of the gRPC server; unix:PATH for a unix socket. Port 0: a free port."},
     {"metrics-listen", kText, "HOST:PORT", &C::metrics_listen, 0, 0,
-     "address of the HTTP server of /metrics. Empty: no metrics."},
+     "address of the HTTP server of /metrics, without API keys and TLS. Empty: none; http-listen "
+     "has "
+     "/metrics too."},
     {"http-listen", kText, "HOST:PORT", &C::http_listen, 0, 0,
      "address of the HTTP server: the OpenAI API (/v1/completions), Anthropic's Messages API "
-     "(/v1/messages), the status page, its playground, /healthz and /readyz. Empty: no HTTP "
-     "server."},
+     "(/v1/messages), the status page, its playground, /metrics, /healthz and /readyz. Empty: no "
+     "HTTP server."},
     {"http-hosts", kText, "NAMES", &C::http_hosts, 0, 0,
      "names that the Host header of an HTTP request may have besides IP addresses and localhost, "
      "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: none at a "
@@ -222,7 +224,9 @@ constexpr Flag kFlags[] = {
 
     {"otlp-endpoint", kText, "URL", &C::otlp_endpoint, 0, 0,
      "collector of OpenTelemetry, such as http://127.0.0.1:4318: spans of calls are posted to its "
-     "/v1/traces as OTLP/HTTP with JSON (docs/tracing.md). Empty: no traces."},
+     "/v1/traces as OTLP/HTTP with JSON (docs/tracing.md). Empty: that of the environment "
+     "variables "
+     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT; without them no traces."},
     {"otlp-sample-percent", kInteger, "N", &C::otlp_sample_percent, 0, 100,
      "share of the calls without a traceparent that have spans, in percent. Calls with one follow "
      "its sampled flag."},

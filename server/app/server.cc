@@ -138,13 +138,20 @@ Result<std::unique_ptr<CertificateStore>> OpenCertificates(const ServerConfig& c
   return store;
 }
 
-// Null without --otlp-endpoint.
+// Null without a collector. Variables of OpenTelemetry are for all programs of a machine or cluster: wrong
+// ones turn traces off and do not end the start.
 Result<std::unique_ptr<SpanExporter>> OpenSpanExporter(const ServerConfig& config) {
-  if (config.otlp_endpoint.empty()) return std::unique_ptr<SpanExporter>();
-  Result<std::string> url = TracesUrl(config.otlp_endpoint);
-  if (!url.ok()) return Prefixed("--otlp-endpoint: ", url.status());
+  Result<OtlpTarget> target = OtlpTargetOf(config.otlp_endpoint, "--otlp-endpoint", std::getenv);
+  if (!target.ok()) {
+    if (!config.otlp_endpoint.empty()) return target.status();
+    LogWarning("traces_off", {{"reason", target.status().message()}});
+    return std::unique_ptr<SpanExporter>();
+  }
+  if (target->url.empty()) return std::unique_ptr<SpanExporter>();
   return std::make_unique<SpanExporter>(
-      SpanExporterOptions{.url = *std::move(url), .resource = ResourceAttributes(std::getenv)});
+      SpanExporterOptions{.url = std::move(target->url),
+                          .headers = std::move(target->headers),
+                          .resource = ResourceAttributes(std::getenv)});
 }
 
 // Whether a browser asks what a page of an allowed origin may send.
@@ -252,21 +259,24 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
   PS_ASSIGN_OR_RETURN(std::unique_ptr<SpanExporter> spans, OpenSpanExporter(config));
   std::unique_ptr<Server> server(new Server(config, metrics, std::move(guard), std::move(spans)));
   server->certificates_ = std::move(certificates);
-  server->scrape_ = server->NewScrape();
+  server->scrape_ = server->NewScrape(config);
+  server->metrics_page_ =
+      std::make_unique<MetricsPage>([&server = *server] { return server.CollectMetrics(); });
   if (!config.metrics_listen.empty()) PS_RETURN_IF_ERROR(server->StartMetrics(config));
   if (!config.http_listen.empty()) PS_RETURN_IF_ERROR(server->StartHttp(config));
   PS_RETURN_IF_ERROR(server->StartGrpc(config));
   return server;
 }
 
-std::unique_ptr<ScrapeMetrics> Server::NewScrape() {
+std::unique_ptr<ScrapeMetrics> Server::NewScrape(const ServerConfig& config) {
   return std::make_unique<ScrapeMetrics>(
       [this] { return context_.ready(); },
-      [this]() -> std::optional<ServedFacts> {
+      [this, name = config.served_model_name]() -> std::optional<ServedFacts> {
         const ServedModel* model = context_.model.load();
         if (model == nullptr) return std::nullopt;
         const v1::GetModelResponse& info = model->description;
         return ServedFacts{.engine = model->engine->stats(),
+                           .model_name = name.empty() ? info.name() : name,
                            .sessions = model->sessions->stats(),
                            .prefix_cache = model->prefix_cache == nullptr
                                                ? PrefixCacheStats()
@@ -283,7 +293,6 @@ std::unique_ptr<ScrapeMetrics> Server::NewScrape() {
 }
 
 Status Server::StartMetrics(const ServerConfig& config) {
-  metrics_page_ = std::make_unique<MetricsPage>([this] { return CollectMetrics(); });
   HttpServer::Guards guards;
   guards.check = [hosts = AllowedHostsOf(config.http_hosts, config.metrics_listen, MachineName())](
                      HttpRequest* request) {
@@ -332,6 +341,8 @@ Status Server::StartHttp(const ServerConfig& config) {
                         [this](const std::shared_ptr<HttpExchange>& exchange) {
                           if (IsPreflight(exchange->request())) return ReplyPreflight(*exchange);
                           if (exchange->request().path == "*") return ReplyMethods(*exchange);
+                          if (exchange->request().path == kMetricsPath)
+                            return metrics_page_->Handle(exchange.get());
                           if (openai_->Handle(exchange) || anthropic_->Handle(exchange)) return;
                           page_->Handle(exchange);
                         });
@@ -347,8 +358,8 @@ Status Server::CheckHttp(const AllowedHosts& hosts, const std::string& origins,
   // page of an origin that --http-origins lists does not depend on names.
   const std::string_view origin = request->Header("Origin");
   request->allowed_origin = AllowedOrigin(origin, origins);
-  const bool browser =
-      StatusPage::IsPagePath(request->path) || (!origin.empty() && request->allowed_origin.empty());
+  const bool browser = StatusPage::IsPagePath(request->path) || request->path == kMetricsPath ||
+                       (!origin.empty() && request->allowed_origin.empty());
   PS_RETURN_IF_ERROR(CheckHost(request->Header("Host"), browser, hosts));
   if (guard_ == nullptr || StatusPage::IsHealthPath(request->path)) return Status();
   if (IsPreflight(*request)) return Status();  // browsers send it without credentials

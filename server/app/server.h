@@ -68,7 +68,7 @@ class Server {
  private:
   Server(const ServerConfig& config, Metrics* metrics, std::unique_ptr<Guard> guard,
          std::unique_ptr<SpanExporter> spans);
-  std::unique_ptr<ScrapeMetrics> NewScrape();
+  std::unique_ptr<ScrapeMetrics> NewScrape(const ServerConfig& config);
   std::vector<prometheus::MetricFamily> CollectMetrics() const;
   Status StartMetrics(const ServerConfig& config);
   Status StartHttp(const ServerConfig& config);
@@ -89,7 +89,7 @@ class Server {
   Refusals refusals_;
   Metrics* const metrics_;
   const std::unique_ptr<Guard> guard_;              // null without --api-keys
-  const std::unique_ptr<SpanExporter> spans_;       // null without --otlp-endpoint
+  const std::unique_ptr<SpanExporter> spans_;       // null without a collector
   std::unique_ptr<CertificateStore> certificates_;  // null without --tls-cert
   TokenizerPool tokenizers_;
   const std::chrono::milliseconds stuck_after_;
@@ -106,7 +106,7 @@ class Server {
   std::unique_ptr<StatusPage> page_;
   std::unique_ptr<OpenAiApi> openai_;
   std::unique_ptr<AnthropicApi> anthropic_;
-  std::unique_ptr<HttpServer> http_;  // its thread uses the three members above
+  std::unique_ptr<HttpServer> http_;  // its thread uses the three members above, and metrics_page_
   std::string address_;
   std::string metrics_address_;
   std::mutex health_mutex_;  // held to change what ready() returns, and to tell health

@@ -44,6 +44,11 @@ std::shared_ptr<HttpCall> HttpCall::New(std::shared_ptr<HttpExchange> exchange,
   return call;
 }
 
+bool HttpCall::is_chat() const {
+  const std::string& path = exchange_->request().path;
+  return path == "/v1/chat/completions" || path == "/v1/responses" || path == "/v1/messages";
+}
+
 void HttpCall::Receive(const grpc::ByteBuffer& message) {
   if (!response_.has_value()) return callbacks_.on_message(message);
   callbacks_.on_response(*std::exchange(response_, std::nullopt));

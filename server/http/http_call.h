@@ -56,6 +56,7 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   std::string_view method() const override { return method_; }
   std::string peer() const override { return exchange_->request().peer; }
   bool is_grpc() const override { return false; }
+  bool is_chat() const override;
   std::vector<std::string_view> Metadata(std::string_view key) const override;
   std::chrono::system_clock::time_point deadline() const override {
     return std::chrono::system_clock::time_point::max();

@@ -36,7 +36,7 @@ std::string Gzip(const std::string& text) {
 
 void MetricsPage::Handle(HttpExchange* exchange) const {
   const HttpRequest& request = exchange->request();
-  if (request.path != "/metrics") return ReplyNoSuchPath(exchange);
+  if (request.path != kMetricsPath) return ReplyNoSuchPath(exchange);
   if (!CheckMethod(exchange, "GET")) return;
   constexpr char kType[] = "text/plain; charset=utf-8";
   std::string text = prometheus::TextSerializer().Serialize(collect_());

@@ -1,8 +1,9 @@
-// The page of --metrics-listen: /metrics in the text format of Prometheus.
+// The page /metrics in the text format of Prometheus: that of --metrics-listen, and of --http-listen.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <prometheus/metric_family.h>
@@ -10,6 +11,8 @@
 #include "server/http/http_exchange.h"
 
 namespace polysketch {
+
+inline constexpr std::string_view kMetricsPath = "/metrics";
 
 class MetricsPage {
  public:

@@ -191,6 +191,25 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
       families);
 }
 
+// The names by which gateways' endpoint pickers know the load of a server. As in vLLM a preempted
+// sequence waits, and the usage of the cache is a fraction.
+void AddVllmNames(const ServedFacts& served, std::vector<MetricFamily>* families) {
+  const EngineStats& engine = served.engine;
+  const auto limit = static_cast<double>(engine.state_bytes_limit);
+  const Sample samples[] = {
+      {"num_requests_running", "As polysketch_num_requests_running.", engine.running},
+      {"num_requests_waiting",
+       "polysketch_num_requests_waiting and polysketch_num_requests_preempted together.",
+       engine.waiting + engine.preempted},
+      {"kv_cache_usage_perc", "Used share of slot memory, 0 to 1: the states of running sequences.",
+       limit > 0 ? std::min(1.0, static_cast<double>(engine.state_bytes) / limit) : 0.0}};
+  for (const Sample& sample : samples) {
+    MetricFamily& family =
+        AddFamily(StrCat("vllm:", sample.name), sample.help, MetricType::Gauge, families);
+    AddSeries(sample.value, {{"model_name", served.model_name}}, &family);
+  }
+}
+
 void AddPrefixCache(const PrefixCacheStats& cache, std::vector<MetricFamily>* families) {
   Add("polysketch_",
       {{"prefix_cache_entries", "States in the prefix cache.", cache.entries},
@@ -351,6 +370,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
       &families);
   if (const std::optional<ServedFacts> served = served_()) {
     AddEngine(*served, &families);
+    AddVllmNames(*served, &families);
     AddSessions(served->sessions, &families);
     AddPrefixCache(served->prefix_cache, &families);
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/engine.h"
@@ -23,6 +24,7 @@ namespace polysketch {
 // Facts of the served model that metrics report.
 struct ServedFacts {
   EngineStats engine;
+  std::string model_name = {};  // of the model in the APIs over HTTP
   SessionStats sessions = {};
   PrefixCacheStats prefix_cache = {};
   int64_t max_sequences = 0;

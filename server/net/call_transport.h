@@ -26,6 +26,8 @@ class CallContext {
   virtual std::string_view method() const = 0;  // "/package.Service/Method"
   virtual std::string peer() const = 0;         // in gRPC's form: "ipv4:127.0.0.1:4711"
   virtual bool is_grpc() const { return true; }
+  // Whether the client sent messages of a chat, which became the prompt.
+  virtual bool is_chat() const { return false; }
   // The values of a key of the metadata, which is written in lower case.
   virtual std::vector<std::string_view> Metadata(std::string_view key) const = 0;
   // time_point::max(): no deadline.

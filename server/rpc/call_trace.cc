@@ -87,9 +87,17 @@ void DescribeCall(std::string_view rpc, bool grpc, const CallTrace::CallEnd& end
   if (IsServerError(end.status.code())) span->error = code;
 }
 
-void DescribeGeneration(const CallTrace::CallEnd& end, Attributes* attributes) {
+// Of the semantic conventions where they have one.
+std::string OperationOf(std::string_view rpc, bool chat) {
+  if (rpc == "Score") return "score";
+  if (rpc == "Append") return "append";
+  return chat ? "chat" : "text_completion";
+}
+
+void DescribeGeneration(std::string_view rpc, bool chat, const CallTrace::CallEnd& end,
+                        Attributes* attributes) {
   const Usage& usage = end.finish->usage;
-  attributes->emplace_back("gen_ai.operation.name", "text_completion");
+  attributes->emplace_back("gen_ai.operation.name", OperationOf(rpc, chat));
   attributes->emplace_back("gen_ai.provider.name", "polysketch");
   attributes->emplace_back("gen_ai.request.model", std::string(end.model));
   attributes->emplace_back("gen_ai.response.id", end.info.id);
@@ -149,7 +157,7 @@ void CallTrace::End(const CallEnd& end) const {
   if (!active()) return;
   SpanMaker maker(*trace_, end.info.arrival);
   DescribeCall(rpc_, grpc_, end, &maker.root());
-  if (end.finish != nullptr) DescribeGeneration(end, &maker.root().attributes);
+  if (end.finish != nullptr) DescribeGeneration(rpc_, chat_, end, &maker.root().attributes);
   {
     std::lock_guard lock(mutex_);
     const std::string root = maker.root().span_id;

@@ -31,7 +31,7 @@ class CallTrace {
 
   // `rpc`: the method's name, in static storage.
   CallTrace(std::string_view rpc, SpanExporter* exporter, const CallContext& context)
-      : rpc_(rpc), exporter_(exporter), grpc_(context.is_grpc()) {}
+      : rpc_(rpc), exporter_(exporter), grpc_(context.is_grpc()), chat_(context.is_chat()) {}
 
   // Decides whether the call has spans. Called once, before the other functions.
   void Begin(std::string_view traceparent, int64_t sample_percent);
@@ -54,6 +54,7 @@ class CallTrace {
   const std::string_view rpc_;
   SpanExporter* const exporter_;  // null: no call has spans
   const bool grpc_;               // and not HTTP
+  const bool chat_;
   std::optional<TraceContext> trace_;
   mutable std::mutex mutex_;
   std::optional<Clock::time_point> submitted_;  // guarded by mutex_

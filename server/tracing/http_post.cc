@@ -41,8 +41,13 @@ struct HttpPost::Curl {
   curl_slist* headers = nullptr;
 };
 
-HttpPost::HttpPost(const std::string& url, milliseconds connect_timeout)
+HttpPost::HttpPost(const std::string& url, const PostHeaders& headers, milliseconds connect_timeout)
     : curl_((InitialiseLibrary(), std::make_unique<Curl>())) {
+  for (const auto& [name, value] : headers) {
+    const std::string line =
+        value.empty() ? name + ";" : name + ": " + value;  // ";": an empty value
+    curl_->headers = curl_slist_append(curl_->headers, line.c_str());
+  }
   CURL* easy = curl_->easy;
   curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");

@@ -5,16 +5,23 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
 namespace polysketch {
 
+// Names and values, without control characters.
+using PostHeaders = std::vector<std::pair<std::string, std::string>>;
+
 // Used by one thread, except Wake.
 class HttpPost {
  public:
+  // `headers`: of each request, beside the server's own.
   // `connect_timeout`: time to connect, within the deadline of Send.
-  HttpPost(const std::string& url, std::chrono::milliseconds connect_timeout);
+  HttpPost(const std::string& url, const PostHeaders& headers,
+           std::chrono::milliseconds connect_timeout);
   ~HttpPost();
   HttpPost(const HttpPost&) = delete;
   HttpPost& operator=(const HttpPost&) = delete;

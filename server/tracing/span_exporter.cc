@@ -13,7 +13,7 @@ namespace polysketch {
 
 SpanExporter::SpanExporter(SpanExporterOptions options)
     : options_(std::move(options)),
-      post_(options_.url, options_.connect_timeout),
+      post_(options_.url, options_.headers, options_.connect_timeout),
       thread_(StartThread([this] { Run(); })) {}
 
 SpanExporter::~SpanExporter() { Stop(Clock::now()); }

@@ -20,7 +20,8 @@
 namespace polysketch {
 
 struct SpanExporterOptions {
-  std::string url;  // of TracesUrl
+  std::string url;  // of OtlpTargetOf
+  PostHeaders headers = {};
   Attributes resource = {};
   size_t max_spans = 8192;  // that wait
   size_t batch_spans = 512;

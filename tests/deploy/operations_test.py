@@ -89,7 +89,7 @@ class Operations(DeployTest):
         self.assertGreater(len(types), 30)
         for name in types:
             self.assertIn(f"`{name}`", METRICS)
-        rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", METRICS, flags=re.MULTILINE)
+        rows = re.findall(r"^\| `([\w:]+)` \| (\w+) \|", METRICS, flags=re.MULTILINE)
         own = {name: kind for name, kind in types.items() if not name.startswith("exposer_")}
         self.assertEqual(sorted(rows), sorted(own.items()))  # each once, with its type
 

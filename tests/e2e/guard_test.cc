@@ -200,6 +200,8 @@ TEST_F(Guarded, EveryPathButHealth) {
   EXPECT_EQ(json::parse(Get("/v1/models").body).at("error").at("message"), kUnauthenticated);
   EXPECT_EQ(Get("/v1/models", "a").status, 200);
   EXPECT_EQ(Get("/", "a").status, 200);
+  EXPECT_EQ(Get("/metrics").status, 401);
+  EXPECT_EQ(Get("/metrics", "a").status, 200);
 }
 
 TEST_F(Guarded, AKeyMayBeInAHeaderOfItsOwn) {

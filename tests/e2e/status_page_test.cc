@@ -156,7 +156,8 @@ TEST(StatusPage, APageWhoseNameIsReboundIsRefused) {
   const Server open({.flags = {"--http-listen", "0.0.0.0:0", "--insecure", "--http-origins",
                                "https://app.example"}});
   const std::string evil = "evil.example:8000";
-  for (const char* path : {"/", "/status.js", "/favicon.ico", "/api/status", "/%61pi/status"})
+  for (const char* path :
+       {"/", "/status.js", "/favicon.ico", "/api/status", "/%61pi/status", "/metrics"})
     EXPECT_EQ(status(open, path, "", evil), 403) << path;
   EXPECT_EQ(status(open, "/v1/completions", completion, evil, "http://" + evil), 403);
   EXPECT_EQ(status(open, "/v1/models", "", evil, "http://" + evil), 403);
@@ -171,6 +172,7 @@ TEST(StatusPage, APageWhoseNameIsReboundIsRefused) {
   for (const std::string& host : {std::string("127.0.0.1:8000"), std::string("localhost:8000"),
                                   std::string("page.localhost"), own}) {
     EXPECT_EQ(status(open, "/api/status", "", host), 200) << host;
+    EXPECT_EQ(status(open, "/metrics", "", host), 200) << host;
     EXPECT_EQ(status(open, "/v1/completions", completion, host, "http://" + host), 200) << host;
     EXPECT_EQ(status(open, "/api/sessions/list", "{}", host, "http://" + host), 200) << host;
   }
@@ -189,6 +191,22 @@ TEST(StatusPage, MetricsOnLoopbackHaveNoForeignName) {
   EXPECT_EQ(status("evil.example:9464"), 403);
   EXPECT_EQ(status("localhost:9464"), 200);
   EXPECT_EQ(status("127.0.0.1:9464"), 200);
+}
+
+// Gateways ask for it at the port that they send requests to.
+TEST(StatusPage, MetricsAreOnThePortOfTheApi) {
+  const Server server(
+      {.flags = {"--http-listen", "127.0.0.1:0", "--served-model-name", "novelist"}});
+  const HttpAnswer page = Http(server.http_address(), "/metrics");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_NE(page.head.find("text/plain"), std::string::npos) << page.head;
+  for (const char* line :
+       {"vllm:num_requests_running{model_name=\"novelist\"} 0\n",
+        "vllm:num_requests_waiting{model_name=\"novelist\"} 0\n",
+        "vllm:kv_cache_usage_perc{model_name=\"novelist\"} 0\n", "polysketch_ready 1\n"}) {
+    EXPECT_NE(page.body.find(line), std::string::npos) << line;
+  }
+  EXPECT_EQ(Http(server.http_address(), "/metrics", "{}").status, 405);
 }
 
 TEST(StatusPage, ABodyThatIsNotUtf8IsRefusedInUtf8) {

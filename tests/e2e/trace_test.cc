@@ -1,4 +1,4 @@
-// --otlp-endpoint: what a collector of OpenTelemetry gets from the real server.
+// --otlp-endpoint and the variables of OpenTelemetry: what a collector of OpenTelemetry gets from the real server.
 #include <signal.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gtest/gtest.h"
+#include "tests/e2e/model_folder.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
 #include "tests/testing/collector.h"
@@ -214,6 +215,7 @@ TEST(Trace, SessionsAndScoresHaveTheirParts) {
   std::vector<std::string> parts;
   std::vector<std::string> of_score;
   const ReceivedSpan& score = Named(spans, "polysketch.v1.PolySketch/Score");
+  EXPECT_EQ(Text(score, "gen_ai.operation.name"), "score");
   for (const ReceivedSpan& span : spans) {
     if (span.parent == call.id) parts.push_back(span.name);
     if (span.parent == score.id) of_score.push_back(span.name);
@@ -295,6 +297,48 @@ TEST(Trace, ACollectorThatIsAwayIsReportedOnce) {
   const size_t first = log.find("traces_dropped");
   ASSERT_NE(first, std::string::npos) << log;
   EXPECT_EQ(log.find("traces_dropped", first + 1), std::string::npos) << log;
+}
+
+// As a cluster sets the variables for all its programs.
+TEST(Trace, TheEnvironmentNamesTheCollector) {
+  const testing::Collector collector;
+  const ModelFolder model(
+      "{%- for message in messages %}{{ message.content + eos_token }}{%- endfor %}");
+  const Server server({.model = model.path(),
+                       .flags = {"--http-listen", "127.0.0.1:0"},
+                       .environment = {{"no_proxy", "127.0.0.1"},
+                                       {"OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()},
+                                       {"OTEL_EXPORTER_OTLP_HEADERS", "x-scope=a%20b,api-key=k"},
+                                       {"OTEL_SERVICE_NAME", "novelist"}}});
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "It was"}], "max_tokens": 2})";
+  const std::string response = R"({"input": "It was", "max_output_tokens": 2})";
+  const std::string text = R"({"prompt": "It was", "max_tokens": 2})";
+  for (const auto& [path, body] :
+       {std::pair{"/v1/chat/completions", chat}, std::pair{"/v1/responses", response},
+        std::pair{"/v1/messages", chat}, std::pair{"/v1/completions", text}}) {
+    EXPECT_EQ(Http(server.http_address(), path, body).status, 200) << path;
+  }
+  std::vector<std::string> operations;
+  for (const ReceivedSpan& span : WaitForCalls(collector, "Complete", 4)) {
+    if (span.name.ends_with("/Complete")) operations.push_back(Text(span, "gen_ai.operation.name"));
+  }
+  EXPECT_EQ(operations, (std::vector<std::string>{"chat", "chat", "chat", "text_completion"}));
+  const std::string head = collector.head();
+  EXPECT_NE(head.find("POST /v1/traces "), std::string::npos) << head;
+  EXPECT_NE(head.find("x-scope: a b\r\n"), std::string::npos) << head;
+  EXPECT_NE(head.find("api-key: k\r\n"), std::string::npos) << head;
+  EXPECT_NE(collector.bodies()[0].find("novelist"), std::string::npos);
+}
+
+// A variable that is wrong for this server does not end it.
+TEST(Trace, AWrongEnvironmentTurnsTracesOff) {
+  Server server({.environment = {{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317"},
+                                 {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}}});
+  EXPECT_TRUE(Client(server.address()).Complete(Greedy(kPrompt, 2)).status.ok());
+  EXPECT_NE(server.process().StandardError().find(
+                "traces_off reason=\"OTEL_EXPORTER_OTLP_PROTOCOL: expected http/json"),
+            std::string::npos);
 }
 
 TEST(Trace, AWrongEndpointIsNamed) {
