@@ -69,7 +69,7 @@ class PrefixCache {
     int64_t tokens = 0;  // length to which the caller truncates the state
   };
   // Returns the state that provides the longest prefix of `prompt`, of at most `max` tokens. `salt`
-  // identifies the tenant. A truncated state of another prompt counts only from min_tokens on.
+  // identifies the tenant, and within it those that share states. A truncated state of another prompt counts only from min_tokens on.
   std::optional<Hit> Find(const std::string& salt, std::span<const int32_t> prompt, int64_t max);
 
   // Makes the text of a prompt known. Returns how many of its tokens were known before.

@@ -22,6 +22,9 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    // over output
   std::vector<std::pair<int32_t, float>> logit_bias;
   std::optional<uint64_t> seed;  // unset: the engine chooses one and reports it in FinishEvent
+  std::vector<int32_t> allowed_token_ids = {};  // empty: all
+  // Sequences of tokens that the output does not contain (engine/sampler/token_rules.h).
+  std::vector<std::vector<int32_t>> bad_words = {};
 
   bool has_penalties() const {
     return repetition_penalty != 1.0f || frequency_penalty != 0.0f || presence_penalty != 0.0f;
@@ -46,6 +49,7 @@ struct GenerateParams {
   // Unset: until a stop condition or the server's limit. 0: prefill only (with echo and logprobs:
   // scoring of the prompt).
   std::optional<int32_t> max_tokens;
+  int32_t min_tokens = 0;         // neither end tokens nor stop strings end the output before
   std::vector<std::string> stop;  // matched on text; needs a tokenizer
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;

@@ -38,6 +38,7 @@ struct CacheParams {
   bool write = true;
   // Positions of the prompt, in ascending order and above 0, whose states are stored too.
   std::vector<int64_t> points = {};
+  std::string salt = {};  // only requests with the same one share states
 };
 
 struct GenerateRequest {

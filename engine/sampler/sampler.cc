@@ -119,7 +119,7 @@ Status NotFinite() { return Internal("the model gave a logit that is not finite"
 
 Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
                  std::span<const int32_t> prompt)
-    : params_(params), seed_(seed), vocab_size_(vocab_size) {
+    : params_(params), seed_(seed), vocab_size_(vocab_size), rules_(params, vocab_size) {
   if (!params.has_penalties()) return;
   counts_.assign(static_cast<size_t>(vocab_size), -1);
   for (const int32_t token : prompt) AddCount(token, 0);
@@ -128,6 +128,8 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
 Result<int32_t> Sampler::Sample(std::span<const float> logits, std::span<const uint32_t> mask,
                                 SamplerScratch* scratch) {
   PS_CHECK(logits.size() == static_cast<size_t>(vocab_size_));
+  const auto index = static_cast<int64_t>(sampled_);
+  if (rules_.Bind(index)) mask = rules_.Mask(index, mask, &scratch->mask);
   std::span<const float> adjusted = Adjust(logits, scratch);
   // No adjustment makes Inf or NaN finite, so this checks the model's logits too.
   if (mask.empty()) {
@@ -245,6 +247,7 @@ void Sampler::KeepTopK(std::vector<Candidate>* candidates) const {
 }
 
 bool Sampler::MakeQuery(int64_t ahead, SampleQuery* query) const {
+  if (rules_.Bind(static_cast<int64_t>(sampled_) + ahead)) return false;
   if (ahead > 0 && has_penalties()) return false;
   if (params_.logit_bias.size() + seen_.size() > SampleQuery::kMaxEdits) return false;
   using Kind = SampleQuery::Kind;
@@ -292,14 +295,17 @@ std::vector<std::pair<int32_t, int32_t>> Sampler::Counts() const {
   return counts;
 }
 
-void Sampler::Restore(uint64_t sampled, std::span<const std::pair<int32_t, int32_t>> counts) {
+void Sampler::Restore(uint64_t sampled, std::span<const std::pair<int32_t, int32_t>> counts,
+                      std::span<const int32_t> recent) {
   sampled_ = sampled;
+  for (const int32_t token : recent) rules_.Accept(token);
   if (!has_penalties()) return;
   for (const auto& [token, count] : counts) AddCount(token, count);
 }
 
 void Sampler::Count(int32_t token) {
   ++sampled_;
+  rules_.Accept(token);
   if (has_penalties()) AddCount(token, 1);
 }
 

@@ -5,7 +5,7 @@
 //   2. penalties: repetition (tokens of prompt and output: positive logits are divided, others
 //      multiplied), frequency (subtracted once for each occurrence in the output), presence
 //      (subtracted once for tokens of the output)
-//   3. a mask drops the tokens that a grammar does not allow
+//   3. a mask drops the tokens that a grammar, or the request itself (token_rules.h), does not allow
 //   4. temperature 0: the highest logit, the lowest id among equals. Otherwise logits are divided
 //      by the temperature
 //   5. min_p: drops tokens below min_p times the highest probability
@@ -29,6 +29,7 @@
 
 #include "base/status.h"
 #include "engine/request/params.h"
+#include "engine/sampler/token_rules.h"
 #include "kernels/row_sampling.h"
 
 namespace polysketch {
@@ -42,6 +43,7 @@ struct SamplerScratch {
     int32_t token;
   };
   std::vector<float> logits;
+  std::vector<uint32_t> mask;
   std::vector<float> maxima;  // of the blocks of a row (row.h)
   std::vector<float> weights;
   std::vector<float> sums;  // of the blocks of weights
@@ -57,6 +59,11 @@ class Sampler {
   Sampler(const SamplingParams& params, uint64_t seed, int vocab_size,
           std::span<const int32_t> prompt);
 
+  // TokenRules::SetMinimum.
+  void SetMinimum(int64_t tokens, std::vector<int32_t> ids) {
+    rules_.SetMinimum(tokens, std::move(ids));
+  }
+
   // Returns the next token and counts it for the penalties. `logits` [vocab_size] are the model's.
   // INTERNAL if one of them is not finite. `mask`: bit i of its words says whether token i is allowed,
   // and at least one is; empty: all are.
@@ -64,8 +71,8 @@ class Sampler {
                          SamplerScratch* scratch);
 
   // Makes the query for the token that follows the next `ahead` tokens, for sampling on a device.
-  // Returns false if the host needs the logits: penalties depend on the tokens in between, or the
-  // query would exceed its limit of candidates or edits. The query refers to this sampler.
+  // Returns false if the host needs the logits: penalties depend on the tokens in between, rules need a mask,
+  // or the query would exceed its limit of candidates or edits. The query refers to this sampler.
   bool MakeQuery(int64_t ahead, SampleQuery* query) const;
   // Returns the token that Sample returns for the logits of the query's row, and counts it.
   // `result` is neither kNone nor kTooMany. INTERNAL if it is kNotFinite.
@@ -73,8 +80,11 @@ class Sampler {
 
   // Occurrences of each id in the output, in order of id; empty without penalties.
   std::vector<std::pair<int32_t, int32_t>> Counts() const;
-  // Continues after `sampled` tokens with these counts.
-  void Restore(uint64_t sampled, std::span<const std::pair<int32_t, int32_t>> counts);
+  // The last tokens of the output, as many as rules need.
+  std::span<const int32_t> Recent() const { return rules_.recent(); }
+  // Continues after `sampled` tokens with these counts, the last of which are `recent`, or more.
+  void Restore(uint64_t sampled, std::span<const std::pair<int32_t, int32_t>> counts,
+               std::span<const int32_t> recent = {});
 
  private:
   bool has_penalties() const { return !counts_.empty(); }
@@ -101,6 +111,7 @@ class Sampler {
   const SamplingParams params_;
   const uint64_t seed_;
   const int vocab_size_;
+  TokenRules rules_;
   uint64_t sampled_ = 0;  // tokens so far
 
   // Empty without penalties.

@@ -43,6 +43,20 @@ Status CheckStop(std::string_view field, std::string_view stop) {
   return InvalidArgument(field, ": expected UTF-8, found an invalid byte at offset ", valid);
 }
 
+// A bad word is two sequences: with a space before it and without.
+Status CheckBadWords(const SamplingParams& params, int vocab_size) {
+  PS_RETURN_IF_ERROR(
+      CheckSize("bad_words", params.bad_words.size(), 2 * kMaxBadWords, "sequences of tokens"));
+  for (size_t i = 0; i < params.bad_words.size(); ++i) {
+    const std::string field = StrCat("bad_words[", i, "]");
+    if (params.bad_words[i].empty())
+      return InvalidArgument(field, ": expected at least one token, found none");
+    PS_RETURN_IF_ERROR(CheckSize(field, params.bad_words[i].size(), kMaxBadWordTokens, "tokens"));
+    PS_RETURN_IF_ERROR(CheckIds(field, params.bad_words[i], vocab_size));
+  }
+  return Status();
+}
+
 Status CheckChoices(const GenerateParams& params) {
   PS_RETURN_IF_ERROR(CheckCount("n", params.n, 1, kMaxChoices));
   if (params.best_of < params.n || params.best_of > kMaxChoices) {
@@ -91,6 +105,10 @@ Status ValidateSampling(const SamplingParams& params, int vocab_size) {
                                 kMaxAdditivePenalty));
   PS_RETURN_IF_ERROR(CheckRange("presence_penalty", params.presence_penalty, -kMaxAdditivePenalty,
                                 kMaxAdditivePenalty));
+  PS_RETURN_IF_ERROR(CheckSize("allowed_token_ids", params.allowed_token_ids.size(),
+                               static_cast<size_t>(vocab_size), "ids"));
+  PS_RETURN_IF_ERROR(CheckIds("allowed_token_ids", params.allowed_token_ids, vocab_size));
+  PS_RETURN_IF_ERROR(CheckBadWords(params, vocab_size));
   std::vector<int32_t> biased;
   for (const auto& [id, bias] : params.logit_bias) biased.push_back(id);
   PS_RETURN_IF_ERROR(CheckIds("logit_bias", biased, vocab_size));
@@ -110,6 +128,8 @@ Status ValidateGenerate(const GenerateParams& params, int vocab_size, int32_t ma
                         bool has_tokenizer) {
   PS_RETURN_IF_ERROR(ValidateSampling(params.sampling, vocab_size));
   PS_RETURN_IF_ERROR(CheckCount("max_tokens", params.max_tokens, 0, max_new_tokens));
+  PS_RETURN_IF_ERROR(
+      CheckCount("min_tokens", params.min_tokens, 0, params.max_tokens.value_or(max_new_tokens)));
   PS_RETURN_IF_ERROR(CheckSize("stop", params.stop.size(), kMaxStopStrings, "strings"));
   for (size_t i = 0; i < params.stop.size(); ++i) {
     PS_RETURN_IF_ERROR(CheckStop(StrCat("stop[", i, "]"), params.stop[i]));

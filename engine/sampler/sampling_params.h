@@ -19,6 +19,10 @@ inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 inline constexpr size_t kMaxStopTokens = 1024;
+inline constexpr size_t kMaxBadWords = 256;
+inline constexpr size_t kMaxBadWordBytes = 256;  // of one of them
+// A space before the word and a dummy prefix add bytes, and a byte is one token at most.
+inline constexpr size_t kMaxBadWordTokens = 1024;
 inline constexpr int kMaxChoices = 64;
 // Limit of max_tokens * best_of if best_of > n: all choices are held in memory until the last one
 // has ended.

@@ -21,12 +21,15 @@ StopMatcher::StopMatcher(const std::vector<std::string>& stops, bool include_mat
   }
 }
 
-void StopMatcher::Pattern::Step(char c) {
+bool StopMatcher::Pattern::Step(char c) {
   while (state > 0 && text[state] != c) state = border[state - 1];
   if (text[state] == c) ++state;
+  if (state < text.size()) return false;
+  state = border.back();
+  return true;
 }
 
-bool StopMatcher::Append(std::string_view text, std::string* out) {
+bool StopMatcher::Append(std::string_view text, std::string* out, bool may_end) {
   PS_CHECK(matched_.empty()) << "Append after a match";
   if (patterns_.empty()) {
     out->append(text);
@@ -35,8 +38,7 @@ bool StopMatcher::Append(std::string_view text, std::string* out) {
   for (size_t i = 0; i < text.size(); ++i) {
     const Pattern* match = nullptr;
     for (Pattern& pattern : patterns_) {
-      pattern.Step(text[i]);
-      if (pattern.state == pattern.text.size() &&
+      if (pattern.Step(text[i]) && may_end &&
           (match == nullptr || pattern.text.size() > match->text.size())) {
         match = &pattern;
       }

@@ -46,16 +46,27 @@ int64_t ScoredFrom(const GenerateRequest& request) {
   return from < std::ssize(request.prompt) ? EchoStart(request) + from : PromptEcho::kNever;
 }
 
+// The name of a tenant has no NUL.
+std::string SaltOf(const std::string& tenant, const std::string& salt) {
+  return salt.empty() ? tenant : StrCat(tenant, std::string_view("\0", 1), salt);
+}
+
 Generation ForkOf(Generation generation, int choice) {
   // The first choice keeps the request's seed, so that it generates the tokens of n = 1.
   generation.seed = MixBits(generation.seed + static_cast<uint64_t>(choice));
   return generation;
 }
 
-Sampler NewSampler(const Generation& generation, const TokenHistory& history, int vocab_size) {
+Sampler NewSampler(const Generation& generation, const TokenHistory& history,
+                   const SequenceContext& context) {
+  const GenerateParams& params = generation.params;
   std::vector<int32_t> seen;
   history.seen.ForEach([&](int32_t token) { seen.push_back(token); });
-  return Sampler(generation.params.sampling, generation.seed, vocab_size, seen);
+  Sampler sampler(params.sampling, generation.seed, context.vocab_size, seen);
+  std::vector<int32_t> ends = params.stop_token_ids;
+  if (!params.ignore_eos) ends.insert(ends.end(), context.eos_ids.begin(), context.eos_ids.end());
+  if (params.min_tokens > 0) sampler.SetMinimum(params.min_tokens, std::move(ends));
+  return sampler;
 }
 
 }  // namespace
@@ -69,14 +80,15 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
       migrates_(request.migrates),
       past_(request.start.get(), Resumes(request) ? std::span<const int32_t>() : request.prompt,
             context.vocab_size),
-      sampler_(NewSampler(generation_, past_.history(), context.vocab_size)),
+      sampler_(NewSampler(generation_, past_.history(), context)),
       grammar_(std::move(request.grammar)),
       echo_(params(), EchoStart(request), ScoredFrom(request)),
       drafts_(context, params().draft_tokens.value_or(context.draft_tokens)),
       text_(context.tokenizer, params()) {
   const Snapshot* start = request.start.get();
   if (Resumes(request)) {
-    sampler_.Restore(static_cast<uint64_t>(generation_.generated), generation_.counts);
+    sampler_.Restore(static_cast<uint64_t>(generation_.generated), generation_.counts,
+                     generation_.output);
     text_.Restore(generation_);
   } else {
     generation_.cached_tokens = past_.start_position();
@@ -91,8 +103,8 @@ GenerateSequence::GenerateSequence(const SequenceContext& context, RequestId id,
     forks_due_ = true;
   }
   if (start == nullptr) {
-    prefix_.emplace(context.prefix_cache, request.cache, tenant(), principal(), prefill_size(),
-                    echo_.scored_from() - 1);
+    prefix_.emplace(context.prefix_cache, request.cache, SaltOf(tenant(), request.cache.salt),
+                    principal(), prefill_size(), echo_.scored_from() - 1);
   }
 }
 
@@ -102,7 +114,7 @@ GenerateSequence::GenerateSequence(const GenerateSequence& parent, int choice)
       keep_(false),
       migrates_(parent.migrates_),
       past_(parent.past_),
-      sampler_(NewSampler(generation_, past_.history(), context().vocab_size)),
+      sampler_(NewSampler(generation_, past_.history(), context())),
       grammar_(parent.grammar_),
       echo_(params(), input_size(), input_size()),  // the first choice returns the prompt
       drafts_(context(), params().draft_tokens.value_or(context().draft_tokens)),
@@ -367,7 +379,8 @@ void GenerateSequence::Emit(SampledToken sampled, std::span<const float> logits,
   }
   event.top = std::move(sampled.top);
   const bool stop = IsStopToken(last_token_);
-  if (!stop || params().include_stop_in_output) event.text = text_.Append(last_token_);
+  if (!stop || params().include_stop_in_output)
+    event.text = text_.Append(last_token_, generation_.generated > params().min_tokens);
   Push(std::move(event));
 
   const bool is_eos = IsEos(last_token_) && last_token_ == context().eos_ids.front();
@@ -416,6 +429,7 @@ Generation GenerateSequence::SaveGeneration() const {
   const int64_t unscored = echo_.due(input_size()) ? echo_.scored_from() - in_state : 0;
   saved.scored_from = echo_.scores() && unscored > 1 ? std::min(unscored, pending) : 0;
   saved.counts = sampler_.Counts();
+  if (!masks_) saved.output.assign(sampler_.Recent().begin(), sampler_.Recent().end());
   text_.Save(&saved);
   if (group() != nullptr) saved.choices = group()->before();
   return saved;

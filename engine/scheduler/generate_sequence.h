@@ -9,7 +9,7 @@
 //
 // End conditions of a generated token, in this order: EOS ids (unless ignore_eos) and stop ids end with
 // kStop, and their text is left out unless include_stop_in_output; a stop string ends with kStop;
-// max_tokens ends with kLength.
+// max_tokens ends with kLength. Before min_tokens end tokens are not sampled, and stop strings do not match.
 //
 // n > 1: the first choice processes all of the input but its last token. Then it forks: the other
 // choices continue from copies of its state.

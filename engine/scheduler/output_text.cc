@@ -19,20 +19,20 @@ std::string OutputText::AppendEcho(int32_t token) {
   return decoder_ ? decoder_->Append(token) : std::string();
 }
 
-std::string OutputText::Append(int32_t token) {
-  return decoder_ ? Match(decoder_->Append(token)) : std::string();
+std::string OutputText::Append(int32_t token, bool may_end) {
+  return decoder_ ? Match(decoder_->Append(token), may_end) : std::string();
 }
 
 std::string OutputText::Finish() {
   if (!decoder_) return std::string();
   // Incomplete bytes become U+FFFD, which a stop string may hold.
-  std::string text = Match(decoder_->Finish());
+  std::string text = Match(decoder_->Finish(), /*may_end=*/true);
   return text + matcher_.Finish();
 }
 
-std::string OutputText::Match(const std::string& text) {
+std::string OutputText::Match(const std::string& text, bool may_end) {
   std::string out;
-  if (!stopped()) matcher_.Append(text, &out);
+  if (!stopped()) matcher_.Append(text, &out, may_end);
   return out;
 }
 
@@ -44,7 +44,8 @@ void OutputText::Save(Generation* generation) const {
 void OutputText::Restore(const Generation& generation) {
   // The state of the matcher is a function of the text that it holds.
   std::string out;
-  PS_CHECK(!matcher_.Append(generation.held, &out) && out.empty()) << "unchecked snapshot";
+  matcher_.Append(generation.held, &out, /*may_end=*/false);
+  PS_CHECK(out.empty()) << "unchecked snapshot";
   if (tokenizer_ == nullptr) return;
   decoder_.emplace(tokenizer_, /*continued=*/true, skip_control_);
   decoder_->Restore(generation.decoder);

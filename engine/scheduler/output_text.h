@@ -26,8 +26,8 @@ class OutputText {
   // Returns the text of a prompt token. Stop strings are not matched in it.
   std::string AppendEcho(int32_t token);
   // Returns the text that became certain with a sampled token. stopped() is true if a stop string
-  // has matched.
-  std::string Append(int32_t token);
+  // has matched. `may_end`: whether one may match in this text.
+  std::string Append(int32_t token, bool may_end = true);
   // Returns the rest of the text.
   std::string Finish();
   bool stopped() const { return !matched().empty(); }
@@ -38,7 +38,7 @@ class OutputText {
   void Restore(const Generation& generation);
 
  private:
-  std::string Match(const std::string& text);
+  std::string Match(const std::string& text, bool may_end);
 
   const Tokenizer* const tokenizer_;
   const bool skip_control_;

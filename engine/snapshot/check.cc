@@ -1,5 +1,6 @@
 #include "engine/snapshot/check.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -84,7 +85,12 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
     return InvalidArgument("snapshot: logprob_sum: expected a number, found ",
                            generation.logprob_sum);
   }
-  const int64_t output = generation.params.grammar ? generation.generated : 0;
+  // Without a grammar: what bad words need, of which the longest has one token more.
+  int64_t output = generation.params.grammar ? generation.generated : 0;
+  if (!generation.params.grammar) {
+    for (const std::vector<int32_t>& word : generation.params.sampling.bad_words)
+      output = std::max(output, std::min(std::ssize(word) - 1, generation.generated));
+  }
   if (std::ssize(generation.output) != output) {
     return InvalidArgument("snapshot: output: expected ", output, " tokens, found ",
                            generation.output.size());
@@ -94,7 +100,8 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
   PS_RETURN_IF_ERROR(CheckCounts(generation, limits.vocab_size));
   StopMatcher matcher(generation.params.stop, generation.params.include_stop_in_output);
   std::string out;
-  if (matcher.Append(generation.held, &out) || !out.empty()) {
+  matcher.Append(generation.held, &out, /*may_end=*/false);
+  if (!out.empty()) {
     return InvalidArgument("snapshot: held text: expected the beginning of a stop string");
   }
   if (!IsUtf8Beginning(generation.decoder.pending)) {

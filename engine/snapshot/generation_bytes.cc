@@ -30,12 +30,26 @@ void VisitChoices(Fields& fields, G& g) {
 // In the place of the kind of a grammar: flags follow.
 constexpr uint8_t kNoGrammar = 255;
 
-// Flags of a generation, in a byte that is there if it is not 0.
-constexpr uint8_t kClientStart = 1, kControlText = 2;
+// Flags of a generation, in a byte that is there if it is not 0. kRules: rules of its tokens follow.
+constexpr uint8_t kClientStart = 1, kControlText = 2, kRules = 4;
+
+bool HasRules(const GenerateParams& params) {
+  return params.min_tokens > 0 || !params.sampling.allowed_token_ids.empty() ||
+         !params.sampling.bad_words.empty();
+}
 
 uint8_t FlagsOf(const Generation& generation) {
   return static_cast<uint8_t>((generation.client_start ? kClientStart : 0) |
-                              (generation.params.skip_special_tokens ? 0 : kControlText));
+                              (generation.params.skip_special_tokens ? 0 : kControlText) |
+                              (HasRules(generation.params) ? kRules : 0));
+}
+
+// Written after the flags with kRules. The output of a grammar is written with it.
+template <typename Fields, typename G>
+void VisitRules(Fields& fields, G& g) {
+  fields(g.params.min_tokens, g.params.sampling.allowed_token_ids);
+  fields.Each(g.params.sampling.bad_words, [&](auto& word) { fields(word); });
+  if (!g.params.grammar) fields(g.output);
 }
 
 Status ReadGrammar(FieldReader& fields, Generation* generation) {
@@ -65,6 +79,7 @@ std::string GenerationBytes(const Generation& generation) {
   if (flags != 0) {
     if (!grammar) fields(kNoGrammar);
     fields(flags);
+    if ((flags & kRules) != 0) VisitRules(fields, generation);
   }
   return std::move(fields).Take();
 }
@@ -84,8 +99,10 @@ Result<Generation> ReadGeneration(std::string_view bytes) {
       const bool flagged = more();
       uint8_t flags = 0;
       if (flagged) fields(flags);
-      if (flagged != (flags != 0) || flags > (kClientStart | kControlText) ||
-          (!flagged && !params.grammar))
+      const bool ruled = (flags & kRules) != 0;
+      if (ruled) VisitRules(fields, generation);
+      if (flagged != (flags != 0) || flags > (kClientStart | kControlText | kRules) ||
+          ruled != HasRules(params) || (!flagged && !params.grammar))
         return DataLoss("snapshot: generation: expected other fields");
       generation.client_start = (flags & kClientStart) != 0;
       params.skip_special_tokens = (flags & kControlText) == 0;

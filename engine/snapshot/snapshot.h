@@ -61,12 +61,13 @@ struct Generation {
   int64_t echoed = 0;                               // of Snapshot::pending
   int64_t scored_from = 0;                          // of Snapshot::pending, as logprobs_from
   std::vector<std::pair<int32_t, int32_t>> counts;  // (id, times in the output), with penalties
-  std::vector<int32_t> output;  // its tokens, with GenerateParams::grammar, else empty
-  double logprob_sum = 0;       // of the output, if it is reported
-  std::string session;          // of the completion; empty: none
-  int64_t session_tokens = 0;   // length of the session before the completion
-  bool client_start = false;    // GenerateRequest::client_start
-  std::string held;             // text that the stop matcher holds back
+  // Its tokens, with GenerateParams::grammar; else the last of them that bad words need.
+  std::vector<int32_t> output;
+  double logprob_sum = 0;      // of the output, if it is reported
+  std::string session;         // of the completion; empty: none
+  int64_t session_tokens = 0;  // length of the session before the completion
+  bool client_start = false;   // GenerateRequest::client_start
+  std::string held;            // text that the stop matcher holds back
   IncrementalDecoder::Saved decoder;
   // With best_of > 1, once the choices have forked; else empty. Saving the states of all choices
   // would take best_of times the memory. Instead the snapshot holds the sequence before the fork,

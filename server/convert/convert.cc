@@ -13,6 +13,7 @@ namespace polysketch {
 namespace {
 
 constexpr int kMaxCachePoints = 64;
+constexpr size_t kMaxSaltBytes = 256;
 constexpr int kMaxForks = 64;
 
 double Seconds(std::chrono::nanoseconds time) {
@@ -44,6 +45,41 @@ SamplingParams ToSampling(const v1::Sampling& sampling, SamplingParams params) {
   if (sampling.has_presence_penalty()) params.presence_penalty = sampling.presence_penalty();
   if (sampling.has_seed()) params.seed = sampling.seed();
   return params;
+}
+
+// As vLLM: the tokens of the word, and those of the word after a space if they are another sequence of as many
+// tokens.
+Status AddBadWord(const std::string& field, std::string_view word, const Tokenizer& tokenizer,
+                  std::vector<std::vector<int32_t>>* sequences) {
+  if (word.empty() || word.size() > kMaxBadWordBytes) {
+    return InvalidArgument(field, ": expected 1 to ", kMaxBadWordBytes, " bytes, found ",
+                           word.size());
+  }
+  word.remove_prefix(std::min(word.find_first_not_of(" \t\n\r\f\v"), word.size()));
+  const auto ids = tokenizer.Encode(word);
+  if (!ids.ok()) return Prefixed(field + ": ", ids.status());
+  if (ids->empty()) return InvalidArgument(field, ": expected a text, found white space");
+  PS_ASSIGN_OR_RETURN(const std::vector<int32_t> spaced, tokenizer.Encode(StrCat(" ", word)));
+  sequences->push_back(*ids);
+  if (spaced.size() == ids->size() && spaced[0] != (*ids)[0]) sequences->push_back(spaced);
+  return Status();
+}
+
+// The fields that restrict the tokens of the output.
+Status ReadTokenRules(const v1::Sampling& sampling, const RequestRules& rules,
+                      SamplingParams* params) {
+  params->allowed_token_ids.assign(sampling.allowed_token_ids().begin(),
+                                   sampling.allowed_token_ids().end());
+  if (sampling.bad_words().empty()) return Status();
+  PS_RETURN_IF_ERROR(RequireTokenizer(rules, "sampling.bad_words"));
+  if (sampling.bad_words_size() > static_cast<int>(kMaxBadWords)) {
+    return InvalidArgument("sampling.bad_words: expected at most ", kMaxBadWords, " texts, found ",
+                           sampling.bad_words_size());
+  }
+  for (int i = 0; i < sampling.bad_words_size(); ++i)
+    PS_RETURN_IF_ERROR(AddBadWord(StrCat("sampling.bad_words[", i, "]"), sampling.bad_words(i),
+                                  *rules.tokenizer, &params->bad_words));
+  return Status();
 }
 
 v1::CacheMiss ToProto(CacheMiss miss) {
@@ -97,6 +133,11 @@ Result<CacheParams> ToCacheParams(const v1::CacheOptions& options) {
     return InvalidArgument("cache.points: expected at most ", kMaxCachePoints, ", found ",
                            options.points_size());
   }
+  if (options.salt().size() > kMaxSaltBytes) {
+    return InvalidArgument("cache.salt: expected at most ", kMaxSaltBytes, " bytes, found ",
+                           options.salt().size());
+  }
+  params.salt = options.salt();
   int64_t last = 0;
   for (const int64_t point : options.points()) {
     if (point <= last) {
@@ -136,6 +177,8 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
     }
     params.sampling.logit_bias.emplace_back(id, bias);
   }
+  PS_RETURN_IF_ERROR(ReadTokenRules(request.sampling(), rules, &params.sampling));
+  params.min_tokens = request.min_tokens();
   if (request.has_max_tokens()) params.max_tokens = request.max_tokens();
   params.stop.assign(request.stop().begin(), request.stop().end());
   params.stop_token_ids.assign(request.stop_token_ids().begin(), request.stop_token_ids().end());

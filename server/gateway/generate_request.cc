@@ -34,7 +34,6 @@ Status CheckRequest(const vllm_engine::GenerateRequest& request) {
 
 Status CheckSampling(const vllm_engine::SamplingParams& params) {
   const std::pair<bool, const char*> absent[] = {
-      {params.min_tokens() > 0, "min_tokens"},
       {params.has_truncate_prompt_tokens(), "truncate_prompt_tokens"},
       {params.has_structural_tag(), "structural_tag"},
   };
@@ -104,6 +103,8 @@ Status SetLimits(const vllm_engine::SamplingParams& from, v1::CompleteRequest* t
     PS_RETURN_IF_ERROR(SetCount("max_tokens", from.max_tokens(), &count));
     to->set_max_tokens(count);
   }
+  PS_RETURN_IF_ERROR(SetCount("min_tokens", from.min_tokens(), &count));
+  if (count > 0) to->set_min_tokens(count);
   PS_RETURN_IF_ERROR(SetCount("n", from.n(), &count));
   if (count > 0) to->set_n(count);
   if (from.has_logprobs() || from.has_prompt_logprobs())
@@ -168,6 +169,7 @@ Status NameGenerateFields(const Status& status) {
       {"echo", "sampling_params.prompt_logprobs"},
       {"stop", "sampling_params.stop"},
       {"max_tokens", "sampling_params.max_tokens"},
+      {"min_tokens", "sampling_params.min_tokens"},
       {"logprobs", "sampling_params.logprobs"},
       {"ignore_eos", "sampling_params.ignore_eos"},
       {"n:", "sampling_params.n:"},

@@ -50,11 +50,21 @@ void ReadSampling(JsonFields* fields, v1::Sampling* sampling) {
   if (const auto value = fields->Integer("seed", -kMaxInt64 - 1, kMaxInt64))
     sampling->set_seed(static_cast<uint64_t>(*value));
   ReadLogitBias(fields, sampling);
+  if (const auto words = fields->Strings("bad_words"))
+    sampling->mutable_bad_words()->Add(words->begin(), words->end());
+  if (const auto ids = fields->Integers("allowed_token_ids")) {
+    sampling->mutable_allowed_token_ids()->Add(ids->begin(), ids->end());
+    if (ids->empty()) fields->Fail("allowed_token_ids", "expected at least one id, found none");
+  }
 }
 
 // The prefix cache: {"read": true, "write": true, "points": [512]}.
 void ReadCache(JsonFields* fields, v1::CompleteRequest* request) {
   if (const auto read = fields->Bool("cache_prompt")) request->mutable_cache()->set_read(*read);
+  if (const auto salt = fields->String("cache_salt")) {
+    request->mutable_cache()->set_salt(*salt);
+    if (salt->empty()) fields->Fail("cache_salt", "expected at least one byte, found none");
+  }
   const json* object = fields->Object("cache");
   if (object == nullptr) return;
   JsonFields cache(*object, "cache.");
@@ -97,14 +107,6 @@ void AddPrompts(JsonFields* fields, std::vector<v1::Prompt>* prompts) {
                                   "arrays of token ids, found ",
                                   prompt->is_array() ? "an empty array" : JsonTypeName(*prompt)));
   }
-}
-
-// An output without stops has as many tokens as it may: a minimum changes nothing there.
-void ReadMinTokens(JsonFields* fields, const v1::CompleteRequest& request) {
-  const int64_t tokens = fields->Integer("min_tokens", 0, kMaxInt32).value_or(0);
-  const bool stops = request.stop_size() > 0 || request.stop_token_ids_size() > 0;
-  if (tokens > 0 && (stops || !request.ignore_eos()))
-    fields->Fail("min_tokens", "expected 0, or \"ignore_eos\": true beside it and no stops");
 }
 
 // Makes token ids of prompts that are texts.
@@ -175,6 +177,8 @@ void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
   if (const auto ids = fields->Integers("stop_token_ids"))
     request->mutable_stop_token_ids()->Add(ids->begin(), ids->end());
   if (const auto value = fields->Bool("ignore_eos")) request->set_ignore_eos(*value);
+  if (const auto value = fields->Integer("min_tokens", 0, kMaxInt32))
+    request->set_min_tokens(static_cast<int32_t>(*value));
   if (const auto value = fields->Bool("include_stop_str_in_output"))
     request->set_include_stop_in_output(*value);
   if (const auto value = fields->Bool("skip_special_tokens"))
@@ -185,7 +189,6 @@ void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
     request->set_draft_tokens(static_cast<int32_t>(*value));
   ReadCache(fields, request);
   ReadGuided(fields, request);
-  ReadMinTokens(fields, *request);
 }
 
 void ReadSession(JsonFields* fields, v1::CompleteRequest* request) {

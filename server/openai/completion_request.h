@@ -40,7 +40,8 @@ struct CompletionOptions {
   std::optional<int64_t> truncate_prompt;  // to this number of tokens; -1: to what the model takes
   // How errors of the RPC name the fields of the request: a message that begins with the first begins
   // with the second instead.
-  std::vector<std::pair<std::string_view, std::string_view>> field_names = {{"sampling.", ""}};
+  std::vector<std::pair<std::string_view, std::string_view>> field_names = {
+      {"sampling.", ""}, {"cache.salt", "cache_salt"}};
 };
 
 // One Complete call for each prompt. What the calls have in common is there once.

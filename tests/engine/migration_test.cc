@@ -144,7 +144,50 @@ class MigrationTest : public ::testing::Test {
     if (params.echo && params.logprobs) params.logprobs_from = random->Int(0, 40);
     params.ignore_eos = random->Uniform() < 0.7;
     params.include_stop_in_output = random->Uniform() < 0.3;
+    if (random->Uniform() < 0.3) params.stop_token_ids = {60};
+    if (random->Uniform() < 0.3) params.min_tokens = static_cast<int32_t>(random->Int(0, 60));
+    if (random->Uniform() < 0.3) {
+      for (int32_t id = 0; id < kFakeVocab; ++id)
+        if (id % 4 != 2) params.sampling.allowed_token_ids.push_back(id);
+    }
+    for (int64_t words = random->Uniform() < 0.4 ? random->Int(1, 20) : 0; words > 0; --words) {
+      std::vector<int32_t>& word = params.sampling.bad_words.emplace_back();
+      for (int64_t length = random->Int(1, 4); length > 0; --length)
+        word.push_back(static_cast<int32_t>(random->Int(56, 63)));
+    }
+    FitMinimum(&params);
     return request;
+  }
+
+  static void FitMinimum(GenerateParams* params) {
+    params->min_tokens = std::min(params->min_tokens, *params->max_tokens);
+  }
+
+  // What no output of the request may do, whatever its seed.
+  static void ExpectRules(const GenerateParams& params, const std::vector<int32_t>& tokens,
+                          FinishReason reason, const std::string& matched) {
+    const auto has = [](const std::vector<int32_t>& ids, int32_t id) {
+      return std::find(ids.begin(), ids.end(), id) != ids.end();
+    };
+    for (const std::vector<int32_t>& word : params.sampling.bad_words) {
+      EXPECT_EQ(std::search(tokens.begin(), tokens.end(), word.begin(), word.end()), tokens.end());
+    }
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const bool ends =
+          has(params.stop_token_ids, tokens[i]) || (!params.ignore_eos && tokens[i] == 1);
+      EXPECT_FALSE(ends && static_cast<int32_t>(i) < params.min_tokens);
+      EXPECT_TRUE(params.sampling.allowed_token_ids.empty() ||
+                  has(params.sampling.allowed_token_ids, tokens[i]));
+    }
+    EXPECT_TRUE(reason != FinishReason::kStop || std::ssize(tokens) > params.min_tokens);
+    EXPECT_TRUE(reason == FinishReason::kStop || matched.empty());
+  }
+  static void ExpectRules(const GenerateParams& params, const Collected& got) {
+    if (got.choices.size() < 2)
+      return ExpectRules(params, got.tokens, got.finish->reason, got.finish->matched_stop);
+    for (const auto& [index, choice] : got.choices)
+      if (choice.end)
+        ExpectRules(params, choice.tokens, choice.end->reason, choice.end->matched_stop);
   }
 
   static void ExpectSame(const Collected& got, const Collected& want, int i) {
@@ -261,9 +304,11 @@ TEST_F(MigrationTest, SeveralChoicesAreNeitherLostNorRepeated) {
     GenerateRequest request = RandomRequest(&random);
     GenerateParams& params = request.params;
     params.max_tokens = static_cast<int32_t>(random.Int(1, 30));
+    FitMinimum(&params);
     params.n = static_cast<int32_t>(random.Int(1, 4));
     params.best_of = std::max<int32_t>(2, params.n + static_cast<int32_t>(random.Int(0, 2)));
     const Collected want = Run(request, -1);
+    ExpectRules(params, want);
     ExpectSame(RunInPieces(request, &random, &pieces), want, i);
     if (HasFailure()) break;
   }
@@ -277,6 +322,7 @@ TEST_F(MigrationTest, StoppedAnywhereTheJoinedOutputIsTheUninterruptedOne) {
   for (int i = 0; i < count; ++i) {
     const GenerateRequest request = RandomRequest(&random);
     const Collected want = Run(request, -1);
+    ExpectRules(request.params, want);
     ExpectSame(RunInPieces(request, &random, &pieces), want, i);
     if (HasFailure()) break;
   }
@@ -331,6 +377,7 @@ TEST_F(MigrationTest, ADroppedStateIsComputedAgain) {
       request.params.n = static_cast<int32_t>(random.Int(2, 4));
       request.params.best_of = request.params.n + static_cast<int32_t>(random.Int(0, 1));
       request.params.max_tokens = static_cast<int32_t>(random.Int(1, 30));
+      FitMinimum(&request.params);
     } else if (kind < 0.6) {
       GenerateRequest first;
       first.prompt = Tokens(&random, random.Int(1, 20));

@@ -105,6 +105,8 @@ void CheckRanges(const GenerateParams& params) {
   }
   for (const int32_t id : params.stop_token_ids)
     PS_CHECK(id >= 0 && id < FakeTokenizer::kVocabulary);
+  PS_CHECK(params.min_tokens >= 0 &&
+           params.min_tokens <= params.max_tokens.value_or(kMaxNewTokens));
   PS_CHECK(params.logprobs.value_or(0) >= 0 && params.logprobs.value_or(0) <= 20);
   PS_CHECK(params.draft_tokens.value_or(0) >= 0 && params.logprobs_from >= 0);
 }

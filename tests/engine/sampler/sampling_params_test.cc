@@ -53,6 +53,26 @@ TEST(SamplingParamsTest, EveryFieldOutOfRange) {
                 [](GenerateParams* p) { p->sampling.repetition_penalty = 0; });
   ExpectRefused("top_p", [](GenerateParams* p) { p->sampling.top_p = 0; });
   ExpectRefused("top_k", [](GenerateParams* p) { p->sampling.top_k = -1; });
+  ExpectRefused("min_tokens", [](GenerateParams* p) { p->min_tokens = -1; });
+  ExpectRefused("min_tokens", [](GenerateParams* p) { p->min_tokens = kMaxNew + 1; });
+  ExpectRefused("min_tokens", [](GenerateParams* p) {
+    p->max_tokens = 4;
+    p->min_tokens = 5;
+  });
+  ExpectRefused("allowed_token_ids[1]", [](GenerateParams* p) {
+    p->sampling.allowed_token_ids = {0, kVocab};
+  });
+  ExpectRefused("allowed_token_ids",
+                [](GenerateParams* p) { p->sampling.allowed_token_ids.assign(kVocab + 1, 1); });
+  ExpectRefused("bad_words[0]", [](GenerateParams* p) { p->sampling.bad_words = {{}}; });
+  ExpectRefused("bad_words[1][0]", [](GenerateParams* p) {
+    p->sampling.bad_words = {{1, 2}, {-1}};
+  });
+  ExpectRefused("bad_words[0]",
+                [](GenerateParams* p) { p->sampling.bad_words = {std::vector<int32_t>(1025, 1)}; });
+  ExpectRefused("bad_words", [](GenerateParams* p) {
+    p->sampling.bad_words.assign(513, std::vector<int32_t>{1});
+  });
   for (const float bad : {-2.1f, 2.1f, kInf, std::nanf("")}) {
     ExpectRefused("frequency_penalty",
                   [&](GenerateParams* p) { p->sampling.frequency_penalty = bad; });

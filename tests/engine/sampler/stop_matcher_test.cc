@@ -1,7 +1,9 @@
 #include "engine/sampler/stop_matcher.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -113,6 +115,44 @@ TEST(StopMatcherTest, RandomCases) {
     const bool include = random.Uniform() < 0.5;
     ASSERT_EQ(Feed(pieces, stops, include), Oracle(text, stops, include)) << "trial " << trial;
   }
+}
+
+// With min_tokens: stop strings that end in the first pieces do not count, those that only begin there do.
+// The matcher is made again from what it holds after each piece.
+TEST(StopMatcherTest, StopsThatEndEarlyDoNotCount) {
+  Random random(2);
+  int matched = 0;
+  for (int trial = 0; trial < testing::Count(20000, 500000); ++trial) {
+    std::vector<std::string> stops(static_cast<size_t>(random.Int(1, 3)));
+    for (std::string& stop : stops)
+      for (int64_t i = random.Int(1, 5); i > 0; --i) stop += "ab"[random.Int(0, 1)];
+    const int64_t early = random.Int(0, 12);
+    std::string text, out;
+    Outcome expected;
+    std::optional<StopMatcher> matcher(std::in_place, stops, false);
+    for (int64_t i = 0; i < 20 && matcher->matched().empty(); ++i) {
+      const std::string piece(1, "ab"[random.Int(0, 1)]);
+      text += piece;
+      for (const std::string& stop : stops) {
+        if (i >= early && text.ends_with(stop) && stop.size() > expected.matched.size())
+          expected = {text.substr(0, text.size() - stop.size()), stop};
+      }
+      EXPECT_EQ(matcher->Append(piece, &out, i >= early), !expected.matched.empty());
+      if (!matcher->matched().empty()) break;
+      const std::string held = matcher->held();
+      EXPECT_EQ(out + held, text);
+      std::string released;
+      matcher.emplace(stops, false);
+      EXPECT_FALSE(matcher->Append(held, &released, /*may_end=*/false));
+      EXPECT_EQ(released, "");
+      EXPECT_EQ(matcher->held(), held);
+    }
+    if (expected.matched.empty()) expected.text = text;
+    out += matcher->Finish();
+    ASSERT_EQ((Outcome{out, matcher->matched()}), expected) << "trial " << trial;
+    matched += !expected.matched.empty();
+  }
+  EXPECT_GT(matched, 1000);
 }
 
 TEST(StopMatcherTest, WithoutStopsNothingIsHeld) {

@@ -69,7 +69,7 @@ Snapshot Example(int floats, bool stopped) {
 
 // What a migrated completion has besides: each alone, and together.
 TEST(SnapshotFile, PartsThatAreNotAlwaysThereComeBack) {
-  for (int parts = 0; parts < 32; ++parts) {
+  for (int parts = 0; parts < 64; ++parts) {
     Snapshot snapshot = Example(1000, /*stopped=*/true);
     Generation& generation = *snapshot.generation;
     if ((parts & 1) != 0) generation.client_start = true;
@@ -79,6 +79,12 @@ TEST(SnapshotFile, PartsThatAreNotAlwaysThereComeBack) {
       generation.output = {5, 5, 6, 7, 7};
     }
     if ((parts & 16) != 0) generation.params.skip_special_tokens = false;
+    if ((parts & 32) != 0) {
+      generation.params.min_tokens = 4;
+      generation.params.sampling.allowed_token_ids = {5, 6, 7, 8};
+      generation.params.sampling.bad_words = {{8}, {5, 6, 5}};
+      if ((parts & 4) == 0) generation.output = {7, 7};
+    }
     if ((parts & 8) != 0) {
       generation.params.n = generation.params.best_of = 2;
       generation.generated = 0;
@@ -90,9 +96,9 @@ TEST(SnapshotFile, PartsThatAreNotAlwaysThereComeBack) {
     ASSERT_TRUE(back.ok()) << parts << ": " << back.status().ToString();
     EXPECT_EQ(*back, generation) << parts;
     EXPECT_EQ(GenerationBytes(*back), bytes) << parts;
-    if (!generation.client_start) continue;
+    if (!generation.client_start || (parts & 32) != 0) continue;
     // The flag is the last byte.
-    for (const char other : {'\0', '\4'}) {
+    for (const char other : {'\0', '\4', '\10'}) {
       std::string changed = bytes;
       changed.back() = other;
       EXPECT_EQ(ReadGeneration(changed).status().code(), Code::kDataLoss) << parts;
@@ -295,6 +301,14 @@ TEST(SnapshotFile, ImpossibleContents) {
   generation("counts", [](Generation* g) { g->counts = {{kVocab, 5}}; });
   generation("logprob_sum", [](Generation* g) { g->logprob_sum = NAN; });
   generation("logprob_sum", [](Generation* g) { g->logprob_sum = INFINITY; });
+  generation("min_tokens", [](Generation* g) { g->params.min_tokens = 51; });
+  generation("allowed", [](Generation* g) { g->params.sampling.allowed_token_ids = {kVocab}; });
+  generation("bad word", [](Generation* g) { g->params.sampling.bad_words = {{}}; });
+  generation("output", [](Generation* g) { g->params.sampling.bad_words = {{1, 2}}; });
+  generation("output", [](Generation* g) {
+    g->params.sampling.bad_words = {{1, 2}};
+    g->output = {1, 2};
+  });
   generation("held", [](Generation* g) { g->held = std::string("stop"); });
   generation("held", [](Generation* g) { g->held = std::string("x"); });
   generation("held", [](Generation* g) { g->held = std::string("xst"); });

@@ -61,11 +61,17 @@ TEST_F(ConvertTest, CacheOptions) {
   EXPECT_TRUE(unset->read && unset->write && unset->points.empty());
   options.set_read(false);
   options.set_write(false);
+  options.set_salt("of a group");
   options.add_points(1);
   options.add_points(700);
   const auto set = ToCacheParams(options);
   ASSERT_TRUE(set.ok());
   EXPECT_FALSE(set->read || set->write);
+  EXPECT_EQ(set->salt, "of a group");
+  v1::CacheOptions salted;
+  salted.set_salt(std::string(257, 'a'));
+  EXPECT_EQ(ToCacheParams(salted).status().ToString(),
+            "INVALID_ARGUMENT: cache.salt: expected at most 256 bytes, found 257");
   EXPECT_EQ(set->points, (std::vector<int64_t>{1, 700}));
   options.add_points(700);
   EXPECT_EQ(ToCacheParams(options).status().ToString(),
@@ -77,6 +83,41 @@ TEST_F(ConvertTest, CacheOptions) {
   options.clear_points();
   for (int i = 1; i <= 65; ++i) options.add_points(i);
   EXPECT_FALSE(ToCacheParams(options).ok());
+}
+
+// As vLLM: without a space and, if that is another sequence of as many tokens, with one. The tokens of the
+// fake tokenizer are bytes.
+TEST_F(ConvertTest, BadWordsAreSequencesOfTokens) {
+  v1::CompleteRequest request;
+  request.mutable_sampling()->add_bad_words(" \t ab");
+  request.mutable_sampling()->add_bad_words("\xE2\x82\xAC");
+  const auto params = ToGenerateParams(request, rules_);
+  ASSERT_TRUE(params.ok()) << params.status().ToString();
+  EXPECT_EQ(params->sampling.bad_words,
+            (std::vector<std::vector<int32_t>>{*tokenizer_.Encode("ab"),
+                                               *tokenizer_.Encode("\xE2\x82\xAC")}));
+  const auto error = [&](const std::string& word) {
+    v1::CompleteRequest one;
+    one.mutable_sampling()->add_bad_words(word);
+    return ParamsError(one);
+  };
+  EXPECT_EQ(error(""), "INVALID_ARGUMENT: sampling.bad_words[0]: expected 1 to 256 bytes, found 0");
+  EXPECT_EQ(error(std::string(257, 'a')),
+            "INVALID_ARGUMENT: sampling.bad_words[0]: expected 1 to 256 bytes, found 257");
+  EXPECT_EQ(error("  "),
+            "INVALID_ARGUMENT: sampling.bad_words[0]: expected a text, found white space");
+  for (int i = 0; i < 257; ++i) request.mutable_sampling()->add_bad_words("a");
+  EXPECT_EQ(ParamsError(request),
+            "INVALID_ARGUMENT: sampling.bad_words: expected at most 256 texts, found 259");
+  v1::CompleteRequest ids;
+  ids.mutable_sampling()->add_allowed_token_ids(-1);
+  EXPECT_TRUE(ParamsError(ids).starts_with("INVALID_ARGUMENT: sampling.allowed_token_ids[0]:"));
+  v1::CompleteRequest least;
+  least.set_max_tokens(2);
+  least.set_min_tokens(3);
+  EXPECT_EQ(ParamsError(least), "INVALID_ARGUMENT: min_tokens: expected 0 to 2, found 3");
+  rules_.tokenizer = nullptr;
+  EXPECT_TRUE(error("a").starts_with("FAILED_PRECONDITION: sampling.bad_words:"));
 }
 
 TEST_F(ConvertTest, EveryFieldArrives) {

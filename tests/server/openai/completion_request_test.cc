@@ -76,6 +76,28 @@ TEST(CompletionRequest, EveryParameterArrives) {
   EXPECT_EQ(job->options.choices, 2);
 }
 
+TEST(CompletionRequest, RulesOfTokensAndSalts) {
+  const auto job = Parse(R"({"prompt": "x", "min_tokens": 3, "bad_words": ["no", "never"],
+      "allowed_token_ids": [5, 6], "cache_salt": "s"})");
+  ASSERT_TRUE(job.ok()) << job.status().ToString();
+  EXPECT_EQ(job->common.min_tokens(), 3);
+  EXPECT_EQ(job->common.sampling().bad_words(1), "never");
+  EXPECT_EQ(job->common.sampling().allowed_token_ids(1), 6);
+  EXPECT_EQ(job->common.cache().salt(), "s");
+  EXPECT_EQ(ErrorOf(R"({"prompt": "x", "min_tokens": null, "bad_words": null,
+      "allowed_token_ids": null, "cache_salt": null})"),
+            "");
+  EXPECT_EQ(ErrorOf(R"({"prompt": "x", "min_tokens": -1})"),
+            "min_tokens: expected 0 to 2147483647, found -1");
+  EXPECT_EQ(ErrorOf(R"({"prompt": "x", "allowed_token_ids": []})"),
+            "allowed_token_ids: expected at least one id, found none");
+  EXPECT_EQ(ErrorOf(R"({"prompt": "x", "cache_salt": ""})"),
+            "cache_salt: expected at least one byte, found none");
+  for (const char* const wrong :
+       {R"("bad_words": [5])", R"("allowed_token_ids": ["a"])", R"("cache_salt": 5)"})
+    EXPECT_NE(ErrorOf(StrCat(R"({"prompt": "x", )", wrong, "}")), "") << wrong;
+}
+
 TEST(CompletionRequest, FormsOfThePrompt) {
   EXPECT_EQ(Parse(R"({"prompt": ["a", "b", "c"]})")->calls(), 3u);
   EXPECT_EQ(Parse(R"({"prompt": [1, 2, 3]})")->calls(), 1u);

@@ -105,9 +105,6 @@ TEST(OtherNames, OfLlamaCpp) {
   EXPECT_EQ(ErrorOf(R"("repeat_penalty": 1.5, "repeat_last_n": 64)"),
             "repeat_last_n: expected -1 beside a penalty, found 64");
   EXPECT_EQ(ErrorOf(R"("repeat_penalty": 1.0, "repeat_last_n": 64)"), "");
-  EXPECT_EQ(ErrorOf(R"("min_tokens": 5)"),
-            "min_tokens: expected 0, or \"ignore_eos\": true beside it and no stops");
-  EXPECT_EQ(ErrorOf(R"("min_tokens": 5, "ignore_eos": true)"), "");
 }
 
 TEST(TokenIds, OfPromptsThatAreTexts) {
