@@ -31,7 +31,7 @@ bool HasAvx2() {
          __builtin_cpu_supports("f16c");
 }
 // g++ 12 knows "avxvnni" in __builtin_cpu_supports, clang 14 does not.
-bool HasAvxVnni() {
+[[maybe_unused]] bool HasAvxVnni() {
   unsigned a, b, c, d;
   constexpr unsigned kAvxVnni = 1u << 4;
   return HasAvx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvxVnni) != 0;

@@ -122,9 +122,13 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
     PS_ASSIGN_OR_RETURN(codec.binding.tokenizer,
                         HashFile(loaded.folder, TokenizerFile(loaded.folder)));
   }
+  // KV caches were float32 under q8 before they had 8 bits.
+  const bool narrow_cache =
+      std::ranges::any_of(loaded.model->attention(), &AttentionSpec::cache_scales);
   codec.binding.numerics =
       StrCat(loaded.backend->name(), " weights=", config.weights,
-             " state=", StateFormatName(FormatOfModel(loaded.model->attention())));
+             " state=", StateFormatName(FormatOfModel(loaded.model->attention())),
+             narrow_cache ? " cache=q8" : "");
   codec.binding.decay_gate =
       std::ranges::any_of(loaded.model->attention(), &AttentionSpec::decay_gate);
   codec.limits.tokens = {.vocab_size = loaded.model->vocab_size(),
