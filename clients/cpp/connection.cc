@@ -78,7 +78,8 @@ bool HasScheme(const std::string& text) {
   return false;
 }
 
-// HOST:PORT of `text`, with `port` if it names none; empty: `text` is no address.
+// HOST:PORT of `text`, with `port` if it names none, and with the loopback address if it is a port alone;
+// empty: `text` is no address.
 std::string WithPort(const std::string& text, const char* port) {
   if (text.empty() || text.find_first_of("/ \t\n@?") != std::string::npos) return "";
   const auto colons = std::ranges::count(text, ':');
@@ -92,7 +93,8 @@ std::string WithPort(const std::string& text, const char* port) {
   if (colons == 0) {
     const bool number =
         std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c) != 0; });
-    return number ? "" : StrCat(text, ":", port);
+    if (number) return IsPort(text) ? "127.0.0.1:" + text : "";
+    return StrCat(text, ":", port);
   }
   const size_t colon = text.find(':');
   return colon > 0 && IsPort(text.substr(colon + 1)) ? text : "";

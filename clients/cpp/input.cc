@@ -40,7 +40,18 @@ InputFile::~InputFile() {
   close(wake_fd_);
 }
 
+Status InputFile::AtEnd(bool* at_end) {
+  PS_ASSIGN_OR_RETURN(ahead_, Read(kReadBytes));
+  *at_end = ahead_.empty();
+  return Status();
+}
+
 Result<std::string> InputFile::Read(size_t max_bytes) {
+  if (!ahead_.empty()) {
+    std::string bytes = ahead_.substr(0, max_bytes);
+    ahead_.erase(0, bytes.size());
+    return bytes;
+  }
   pollfd fds[2] = {{fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   while (poll(fds, 2, -1) < 0) PS_CHECK(errno == EINTR) << "poll: " << strerror(errno);
   std::string bytes;
@@ -117,7 +128,10 @@ Status CheckUtf8(std::string_view what, std::string_view text) {
 }
 
 void InputOptions::AddText(CLI::App* command) {
-  AddOption(command, "-p,--prompt", "TEXT", "Input text.", &text);
+  AddOption(command, "-p,--prompt,TEXT", "TEXT",
+            "Input text, with or without the name of the option. Default: standard input,\n"
+            "unless it is a terminal.",
+            &text);
   AddOption(command, "--prompt-file", "FILE", "File of UTF-8 text. -: standard input.", &text_file);
 }
 
@@ -127,8 +141,14 @@ void InputOptions::AddTokens(CLI::App* command) {
 }
 
 Result<std::unique_ptr<InputFile>> InputOptions::Open() const {
-  if (text.has_value() + text_file.has_value() + token_file.has_value() != 1) {
-    return InvalidArgument("expected one input option (see --help)");
+  const int options = text.has_value() + text_file.has_value() + token_file.has_value();
+  if (options > 1) return InvalidArgument("expected one input option (see --help)");
+  if (options == 0) {
+    PS_ASSIGN_OR_RETURN(auto file, InputFile::Open("-"));
+    bool none = isatty(STDIN_FILENO) == 1;
+    if (!none) PS_RETURN_IF_ERROR(file->AtEnd(&none));
+    if (!none) return file;
+    return InvalidArgument("expected one input option or standard input (see --help), found none");
   }
   if (!text) return InputFile::Open(text_file ? *text_file : *token_file);
   PS_RETURN_IF_ERROR(CheckUtf8("--prompt", *text));

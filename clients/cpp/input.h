@@ -24,6 +24,8 @@ class InputFile {
 
   // Returns 1 to `max_bytes` bytes. Empty: the end of the file, or Interrupt was called.
   Result<std::string> Read(size_t max_bytes);
+  // Waits for the first bytes, which stay to be read. *at_end: whether there are none.
+  Status AtEnd(bool* at_end);
   // Thread-safe. Ends a waiting Read and all later ones.
   void Interrupt();
   const std::string& name() const { return name_; }
@@ -34,6 +36,7 @@ class InputFile {
   const std::string name_;
   const int fd_;
   const int wake_fd_;  // eventfd, readable after Interrupt
+  std::string ahead_;  // read by AtEnd
 };
 
 // Reads text in pieces of whole UTF-8 characters.
@@ -67,19 +70,20 @@ class TokenReader {
 
 // The options that name an input. A command adds the options that it accepts.
 struct InputOptions {
-  std::optional<std::string> text;        // --prompt
+  std::optional<std::string> text;        // --prompt, or an argument without a name
   std::optional<std::string> text_file;   // --prompt-file
   std::optional<std::string> token_file;  // --prompt-tokens
 
   void AddText(CLI::App* command);
   void AddTokens(CLI::App* command);
   bool given() const { return text || text_file || token_file; }
-  // Opens the named file; null for --prompt. INVALID_ARGUMENT unless exactly one option is given
-  // and --prompt is UTF-8.
+  // Opens the named file, or standard input where no option is given and no person types there; null
+  // for --prompt. INVALID_ARGUMENT for several options, for none and no input, and for --prompt that
+  // is not UTF-8.
   Result<std::unique_ptr<InputFile>> Open() const;
   // The whole input. Errors as for Open.
-  Result<std::string> ReadText() const;             // of --prompt or --prompt-file
-  Result<std::vector<int32_t>> ReadTokens() const;  // of --prompt-tokens
+  Result<std::string> ReadText() const;             // of text
+  Result<std::vector<int32_t>> ReadTokens() const;  // of token ids
 };
 
 // INVALID_ARGUMENT names the first byte of `text` that is not UTF-8. what: "--prompt".

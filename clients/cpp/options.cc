@@ -6,6 +6,8 @@
 #include <iostream>
 #include <memory>
 
+#include "base/check.h"
+#include "base/nearest_word.h"
 #include "base/program_help.h"
 #include "clients/cpp/terminal.h"
 
@@ -104,6 +106,50 @@ void AddHelpCommand(CLI::App* app, CommonOptions* common) {
   common->help->add_option("COMMAND", common->help_names, "The command: session create.");
 }
 
+std::string Suggestion(const std::string& word, const std::vector<std::string>& known) {
+  const std::string near = NearestWord(word, {known.begin(), known.end()});
+  return near.empty() ? " (see --help)" : StrCat("; did you mean ", near, "?");
+}
+
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(command->get_name());
+  return names;
+}
+
+// What is wrong with the arguments that no option and no command takes, in their order.
+std::string UnknownArguments(const CLI::App& app) {
+  const CLI::App* command = &app;
+  std::string path;
+  std::vector<std::string> options;
+  while (true) {
+    for (const CLI::Option* option : command->get_options()) {
+      const OptionHelp help = HelpOf(*option);
+      options.insert(options.end(), help.names.begin(), help.names.end());
+    }
+    const auto commands = command->get_subcommands();  // those in the arguments
+    if (commands.empty()) break;
+    command = commands.front();
+    path += (path.empty() ? "" : " ") + command->get_name();
+  }
+  const std::vector<std::string> found = app.remaining(/*recurse=*/true);
+  PS_CHECK(!found.empty());
+  const std::string of = path.empty() ? "" : " of " + path;
+  std::string text;
+  for (const std::string& word : found) {
+    if (!word.starts_with('-')) continue;
+    const std::string name = word.substr(0, word.find('='));
+    text +=
+        StrCat(text.empty() ? "" : "\n", name, ": unknown option", of, Suggestion(name, options));
+  }
+  if (!text.empty()) return text;  // other words may be values of these options
+  const std::vector<std::string> commands = CommandNames(*command);
+  if (!commands.empty())
+    return StrCat(found.front(), ": unknown command", of, Suggestion(found.front(), commands));
+  return StrCat(found.front(), ": unexpected argument", of, " (see --help)");
+}
+
 // Prints the help of the command that the arguments of the command help name.
 ExitCode PrintHelp(const CLI::App& app, const CommonOptions& common) {
   const CLI::App* command = &app;
@@ -112,9 +158,9 @@ ExitCode PrintHelp(const CLI::App& app, const CommonOptions& common) {
     const auto named = command->get_subcommands(
         [&name](const CLI::App* candidate) { return candidate->get_name() == name; });
     if (named.empty()) {
-      return ReportUsageError(
-          InvalidArgument("help: expected a command of ", path, ", found '", name, "'"),
-          app.get_name());
+      return ReportUsageError(InvalidArgument("help: expected a command of ", path, ", found '",
+                                              name, "'", Suggestion(name, CommandNames(*command))),
+                              app.get_name());
     }
     command = named.front();
     path += " " + name;
@@ -137,10 +183,12 @@ Status ParseValue(const std::string& text, std::pair<int32_t, float>* value) {
 
 void AddOption(CLI::App* app, const std::string& name, const std::string& value,
                const std::string& help, const TextParser& parse, const std::string& initial) {
+  const size_t dashes = name.find("--");
+  const std::string long_name = name.substr(dashes, name.find(',', dashes) - dashes);
   const auto parse_all = [=](const CLI::results_t& texts) {
     for (const std::string& text : texts) {
       const Status status = parse(text);
-      if (!status.ok()) throw CLI::ValidationError(name.substr(name.find("--")), status.message());
+      if (!status.ok()) throw CLI::ValidationError(long_name, status.message());
     }
     return true;
   };
@@ -194,6 +242,8 @@ std::optional<ExitCode> ParseCommandLine(int argc, const char* const* argv, cons
   } catch (const CLI::Success& request) {
     app.exit(request);
     return kExitOk;
+  } catch (const CLI::ExtrasError&) {
+    return ReportUsageError(InvalidArgument(UnknownArguments(app)), program.name);
   } catch (const CLI::ParseError& error) {
     return ReportUsageError(InvalidArgument(error.what()), program.name);
   }

@@ -59,7 +59,8 @@ Status ParseValue(const std::string& text, std::pair<int32_t, float>* value);
 
 using TextParser = std::function<Status(const std::string& text)>;
 
-// Adds `--name VALUE` (also `--name=VALUE`) to `app`; `value` is its word in --help. `parse` is
+// Adds `--name VALUE` (also `--name=VALUE`) to `app`; `value` is its word in --help. A name such as
+// "-n,--name,WORD" is that of an argument without a name too. `parse` is
 // called for each occurrence, in order. --help shows `initial` as the default unless it is empty.
 void AddOption(CLI::App* app, const std::string& name, const std::string& value,
                const std::string& help, const TextParser& parse, const std::string& initial = "");

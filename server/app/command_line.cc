@@ -11,6 +11,7 @@
 
 #include "base/bounded_json.h"
 #include "base/environment.h"
+#include "base/nearest_word.h"
 #include "base/utf8.h"
 #include "server/app/flags.h"
 #include "server/convert/status_map.h"
@@ -36,7 +37,7 @@ struct ParsedArguments {
 Result<ParsedArguments> ParseArguments(std::span<const char* const> args) {
   ParsedArguments parsed;
   for (size_t i = 0; i < args.size(); ++i) {
-    const std::string arg = args[i];
+    const std::string arg = args[i] == std::string_view("-h") ? "--help" : args[i];
     if (!arg.starts_with("--"))
       return InvalidArgument("expected a flag (see --help), found \"", arg, "\"");
     const size_t equals = arg.find('=');
@@ -97,6 +98,14 @@ void ReadEnvironment(const EnvironmentLookup& environment, std::vector<Setting>*
   for (const Flag& flag : Flags()) read(flag.name);
 }
 
+Status UnknownFlag(const Setting& setting) {
+  std::vector<std::string_view> names;
+  for (const Flag& flag : Flags()) names.push_back(flag.name);
+  const std::string near = NearestWord(setting.name, names);
+  return InvalidArgument(setting.where, ": unknown flag",
+                         near.empty() ? " (see --help)" : StrCat("; did you mean ", near, "?"));
+}
+
 Status Apply(const Setting& setting, CommandLine* command) {
   std::string_view name = setting.name;
   for (const RenamedFlag& renamed : RenamedFlags()) {
@@ -107,7 +116,7 @@ Status Apply(const Setting& setting, CommandLine* command) {
                                        variable ? EnvironmentName(name) : StrCat("--", name)));
   }
   const Flag* flag = FindFlag(name);
-  if (flag == nullptr) return InvalidArgument(setting.where, ": unknown flag (see --help)");
+  if (flag == nullptr) return UnknownFlag(setting);
   if (const size_t valid = ValidUtf8Prefix(setting.text); valid < setting.text.size()) {
     return InvalidArgument(setting.where, ": expected UTF-8, found another byte at position ",
                            valid, " of \"", setting.text, "\"");

@@ -51,13 +51,13 @@ constexpr Flag kFlags[] = {
      "checks the checksum of every file of the model folder and of the draft model's before they "
      "are loaded; the folders must have SHA256SUMS, and a file that it does not list counts as "
      "missing. Without it files of at most 64 MiB are checked, if there is a SHA256SUMS."},
-    {"listen", kText, "HOST:PORT", &C::listen, 0, 0,
-     "address of the gRPC server; unix:PATH for a unix socket. Port 0: a free port."},
-    {"metrics-listen", kText, "HOST:PORT", &C::metrics_listen, 0, 0,
+    {"listen", kAddress, "HOST:PORT", &C::listen, 0, 0,
+     "address of the gRPC server; unix:PATH for a unix socket. Port 0: a free port. A port alone, "
+     "here and at the other addresses: one of 127.0.0.1."},
+    {"metrics-listen", kAddress, "HOST:PORT", &C::metrics_listen, 0, 0,
      "address of the HTTP server of /metrics, without API keys and TLS. Empty: none; http-listen "
-     "has "
-     "/metrics too."},
-    {"http-listen", kText, "HOST:PORT", &C::http_listen, 0, 0,
+     "has /metrics too."},
+    {"http-listen", kAddress, "HOST:PORT", &C::http_listen, 0, 0,
      "address of the HTTP server: the OpenAI API (/v1/completions), Anthropic's Messages API "
      "(/v1/messages), the status page, its playground, /metrics, /healthz and /readyz. Empty: no "
      "HTTP server."},
@@ -276,6 +276,7 @@ std::string_view FormOf(FlagKind kind) {
     case kSwitch:
       return "true or false";
     case kText:
+    case kAddress:
     case kChoice:
       break;
   }
@@ -322,6 +323,16 @@ bool IsChoice(std::string_view choices, std::string_view text) {
   }
 }
 
+// The address of `text`, which may be a port alone.
+Result<std::string> ListenAddress(std::string_view text) {
+  const bool port = !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  if (!port) return std::string(text);
+  int64_t number = 0;
+  if (!ParseNumber(kInteger, text, &number) || number > 65535)
+    return InvalidArgument("expected HOST:PORT, or a port from 0 to 65535, found ", text);
+  return StrCat("127.0.0.1:", number);
+}
+
 }  // namespace
 
 std::span<const Flag> Flags() { return kFlags; }
@@ -338,7 +349,11 @@ Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config) {
     if (flag.kind == kChoice && !IsChoice(flag.values, text)) {
       return InvalidArgument("expected ", flag.values, ", found \"", text, "\"");
     }
-    config->** field = text;
+    if (flag.kind == kAddress) {
+      PS_ASSIGN_OR_RETURN(config->**field, ListenAddress(text));
+    } else {
+      config->** field = text;
+    }
     return Status();
   }
   if (const auto* field = std::get_if<bool C::*>(&flag.field)) {
@@ -392,7 +407,7 @@ std::string HelpText() {
   add("config", "FILE", "JSON object of flag names and values.");
   add("help-format", kHelpFormats,
       "prints this text as a man page or as a completion script of bash.");
-  add("help", "", "prints this text.");
+  add("help, -h", "", "prints this text.");
   add("version", "", "prints the version, the commit and the build.");
   return text;
 }

@@ -16,6 +16,7 @@ namespace polysketch {
 
 enum class FlagKind {
   kText,
+  kAddress,   // text; a port alone is one of the loopback address
   kChoice,    // one of the words in Flag::values, separated by |
   kInteger,   // in [min, max]
   kBytes,     // an integer, optionally followed by KiB, MiB, GiB or TiB

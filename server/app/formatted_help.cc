@@ -25,7 +25,7 @@ CommandHelp DescribeFlags() {
                             .initial = FlagText(flag, defaults)});
   }
   help.options.push_back({{"--config"}, "FILE", "JSON object of flag names and values.", ""});
-  help.options.push_back({{"--help"}, "", "prints the flags.", ""});
+  help.options.push_back({{"-h", "--help"}, "", "prints the flags.", ""});
   help.options.push_back({{"--help-format"},
                           std::string(kHelpFormats),
                           "prints the flags as a man page or as a completion script of bash.",

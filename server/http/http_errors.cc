@@ -171,4 +171,12 @@ Status CheckJsonType(const HttpRequest& request) {
   return InvalidArgument("Content-Type: expected application/json, found \"", type, "\"");
 }
 
+Status CheckApiBody(const HttpRequest& request) {
+  const size_t first = request.body.find_first_not_of(" \t\r\n");
+  const bool object = first != std::string::npos && request.body[first] == '{';
+  const bool browser =
+      !request.Headers("Origin").empty() || !request.Headers("Sec-Fetch-Site").empty();
+  return object && !browser ? Status() : CheckJsonType(request);
+}
+
 }  // namespace polysketch

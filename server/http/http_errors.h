@@ -33,5 +33,8 @@ void ReplyNoSuchPath(HttpExchange* exchange);
 // INVALID_ARGUMENT for a body that is not JSON by its Content-Type. It keeps a page of another site
 // from using the server through a browser: such a page cannot send JSON without a preflight request.
 Status CheckJsonType(const HttpRequest& request);
+// The same, but a JSON object may have any type where no browser has sent it, as by `curl -d`: browsers
+// send Origin, or Sec-Fetch-Site, with each POST.
+Status CheckApiBody(const HttpRequest& request);
 
 }  // namespace polysketch

@@ -8,7 +8,9 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/check.h"
 #include "grpc/reflection/v1/reflection.pb.h"
+#include "grpc/reflection/v1alpha/reflection.pb.h"
 #include "server/convert/wire.h"
 
 namespace polysketch {
@@ -116,6 +118,8 @@ class ReflectionCall final : public CountedReactor {
 }  // namespace
 
 void AddReflectionMethods(ConnectionTable* connections, Router* router) {
+  // Nothing else links the description of v1alpha, whose messages are those of v1.
+  PS_CHECK(grpc::reflection::v1alpha::ServerReflectionRequest::descriptor() != nullptr);
   for (const char* service : kReflectionServices) {
     router->Add(service, "ServerReflectionInfo", [router, connections](CallContext* context) {
       return new ReflectionCall(*router, connections, context);

@@ -16,7 +16,7 @@ constexpr int64_t kValuesOfBody = 2;
 
 bool HttpApi::Admit(HttpExchange* exchange, std::string_view method) const {
   if (!CheckMethod(exchange, method)) return false;
-  Status status = method == "POST" ? CheckJsonType(exchange->request()) : Status();
+  Status status = method == "POST" ? CheckApiBody(exchange->request()) : Status();
   if (status.ok() && service_->draining.load())
     status = Unavailable("the server is draining").WithReason(Reason::kDraining);
   if (status.ok() && service_->model.load() == nullptr)

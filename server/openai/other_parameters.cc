@@ -1,10 +1,9 @@
 #include "server/openai/other_parameters.h"
 
 #include <algorithm>
-#include <numeric>
-#include <vector>
 
 #include "base/bounded_json.h"
+#include "base/nearest_word.h"
 #include "server/net/ignored_parameters.h"
 
 namespace polysketch {
@@ -148,41 +147,6 @@ bool IsOff(const json& value, std::string_view off) {
   return false;
 }
 
-// Insertions, removals, replacements and swaps of neighbours that make one of the other.
-size_t Edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> before(b.size() + 1), row(b.size() + 1), next(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    next[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      next[j] =
-          std::min({row[j] + 1, next[j - 1] + 1, row[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        next[j] = std::min(next[j], before[j - 2] + 1);
-    }
-    before.swap(row);
-    row.swap(next);
-  }
-  return row[b.size()];
-}
-
-// The name that was meant; empty: none is near. Of equals the first of the alphabet.
-std::string Nearest(const std::string& name, const std::unordered_set<std::string>& known) {
-  constexpr size_t kMaxEdits = 2, kLongest = 40;
-  std::string nearest;
-  size_t least = kMaxEdits + 1;
-  if (name.size() > kLongest) return nearest;
-  for (const std::string& other : known) {
-    // Short names are near to many.
-    const size_t most = other.size() < 3 ? 0 : other.size() < 6 ? 1 : kMaxEdits;
-    const size_t edits = Edits(name, other);
-    if (edits > most || edits > least || (edits == least && other > nearest)) continue;
-    least = edits;
-    nearest = other;
-  }
-  return nearest;
-}
-
 // "messages[3].name" as "messages[].name": the names that are counted are few.
 std::string WithoutIndices(const std::string& name) {
   std::string text;
@@ -211,7 +175,7 @@ Status CheckUnread(const std::string& prefix, const std::string& name, const jso
     return InvalidArgument(prefix, name,
                            ": expected a parameter with an effect, found one that the server does "
                            "not read (--strict-parameters)");
-  const std::string near = in_table ? "" : Nearest(name, known);
+  const std::string near = in_table ? "" : NearestWord(name, {known.begin(), known.end()});
   if (!near.empty())
     return InvalidArgument(prefix, name,
                            ": expected a field of the API, found an unknown one: ", near,

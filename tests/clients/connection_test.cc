@@ -26,6 +26,7 @@ Status Resolve(const Environment& environment, ConnectionOptions* options) {
 TEST(ServerAddress, AddsTheDefaultPort) {
   const std::pair<const char*, const char*> cases[] = {
       {"localhost", "localhost:50051"},
+      {"7000", "127.0.0.1:7000"},
       {"example.com", "example.com:50051"},
       {"10.0.0.1", "10.0.0.1:50051"},
       {"10.0.0.1:7", "10.0.0.1:7"},
@@ -46,7 +47,8 @@ TEST(ServerAddress, AddsTheDefaultPort) {
 TEST(ServerAddress, SaysWhatIsNoAddress) {
   const std::pair<const char*, const char*> cases[] = {
       {"", ""},
-      {"50051", ""},
+      {"0", ""},
+      {"65536", ""},
       {":50051", ""},
       {"localhost:", ""},
       {"localhost:0", ""},
@@ -72,8 +74,9 @@ TEST(HttpServerAddress, AddsTheDefaultPort) {
   EXPECT_EQ(address("http://host:81/"), "host:81");
   EXPECT_EQ(address("[::1]"), "[::1]:8000");
   EXPECT_EQ(address("::1"), "[::1]:8000");
+  EXPECT_EQ(address("81"), "127.0.0.1:81");
   for (const char* text :
-       {"", "80", "host:", "host:x", "unix:/run/p.sock", "http://", "a b", "host/v1"})
+       {"", "65536", "host:", "host:x", "unix:/run/p.sock", "http://", "a b", "host/v1"})
     EXPECT_FALSE(HttpServerAddress(text).ok()) << text;
   EXPECT_NE(HttpServerAddress("https://host").status().message().find("add --tls-ca"),
             std::string::npos);

@@ -140,6 +140,19 @@ TEST(InputFile, InterruptEndsAReadThatWaits) {
   close(ends[1]);
 }
 
+TEST(InputFile, AtEndTakesNothing) {
+  bool at_end = true;
+  Input some("abc");
+  ASSERT_TRUE(some.file()->AtEnd(&at_end).ok());
+  EXPECT_FALSE(at_end);
+  EXPECT_EQ(some.file()->Read(2).value(), "ab");
+  EXPECT_EQ(some.file()->Read(2).value(), "c");
+  EXPECT_EQ(some.file()->Read(2).value(), "");
+  Input none("");
+  ASSERT_TRUE(none.file()->AtEnd(&at_end).ok());
+  EXPECT_TRUE(at_end);
+}
+
 TEST(InputFile, SaysWhatCannotBeOpened) {
   const auto file = InputFile::Open("/nonexistent/file");
   ASSERT_FALSE(file.ok());

@@ -45,15 +45,16 @@ struct Parsed {
   double seconds = 1.5;
   bool json = false;
   std::string name = "anna";
+  std::string text;
   std::string command;
   std::optional<ExitCode> exit_code;
   std::string output;
   std::string error;
 };
 
-Parsed Parse(const Strings& arguments, bool with_commands = false) {
+Parsed Parse(const Strings& arguments, bool with_commands = false, bool with_text = false) {
   Parsed parsed;
-  const auto add = [&parsed, with_commands](CLI::App* app) {
+  const auto add = [&parsed, with_commands, with_text](CLI::App* app) {
     AddOption(app, "--count", "N", "A count.", &parsed.count);
     AddOption(app, "--real", "X", "A number.", &parsed.real);
     AddOption(app, "--stop", "TEXT", "A text.", [&parsed](const std::string& text) {
@@ -67,6 +68,12 @@ Parsed Parse(const Strings& arguments, bool with_commands = false) {
     AddNumber(app, "--seconds", "S", "A time.", 0, 1e9, &parsed.seconds);
     AddOption(app, "-n,--name", "NAME", "A name.", &parsed.name);
     AddFlag(app, "--json", "A flag.", &parsed.json);
+    if (with_text) {
+      AddOption(app, "-t,--text,WORD", "WORD", "A text.", [&parsed](const std::string& text) {
+        if (text == "bad") return InvalidArgument("bad");
+        return ParseValue(text, &parsed.text);
+      });
+    }
     if (!with_commands) return;
     for (const char* name : {"go", "stop"}) {
       AddCommand(app, name, "A command.", [&parsed, name] { parsed.command = name; });
@@ -123,6 +130,20 @@ TEST(Options, AreOptional) {
   EXPECT_EQ(parsed.command, "go");
 }
 
+TEST(Options, MayBeGivenWithoutTheirName) {
+  for (const Strings& arguments : {Strings{"a text", "--json"}, Strings{"--json", "-t", "a text"},
+                                   Strings{"--text=a text"}, Strings{"--json", "--", "a text"}}) {
+    const Parsed parsed = Parse(arguments, false, true);
+    EXPECT_FALSE(parsed.exit_code) << parsed.error;
+    EXPECT_EQ(parsed.text, "a text");
+  }
+  EXPECT_EQ(Parse({"bad"}, false, true).error, "test: --text: bad\n");
+  EXPECT_EQ(Parse({"a", "text"}, false, true).error,
+            "test: text: unexpected argument (see --help)\n");
+  const std::string man = Parse({"--help-format", "man"}, false, true).output;
+  EXPECT_NE(man.find(".B \"\\-t, \\-\\-text WORD\"\n"), std::string::npos) << man;
+}
+
 TEST(Options, LeaveRangesToTheServer) {
   EXPECT_TRUE(std::isnan(Parse({"--real", "nan"}).real));
   EXPECT_EQ(Parse({"--real", "1e50"}).real, std::numeric_limits<float>::infinity());
@@ -130,10 +151,14 @@ TEST(Options, LeaveRangesToTheServer) {
 
 TEST(Options, SayWhatIsWrong) {
   const std::pair<Strings, const char*> cases[] = {
-      {{"--frob"}, "The following argument was not expected: --frob"},
-      {{"-f"}, "The following argument was not expected: -f"},
-      {{"frob"}, "The following argument was not expected: frob"},
-      {{"go", "stop"}, "The following argument was not expected: stop"},
+      {{"--frob"}, "--frob: unknown option (see --help)"},
+      {{"-f"}, "-f: unknown option (see --help)"},
+      {{"frob"}, "frob: unknown command (see --help)"},
+      {{"sotp", "x", "y"}, "sotp: unknown command; did you mean stop?"},
+      {{"--cuont=3", "1", "go", "--jsno", "2"},
+       "--cuont: unknown option of go; did you mean --count?\n"
+       "--jsno: unknown option of go; did you mean --json?"},
+      {{"go", "stop"}, "stop: unexpected argument of go (see --help)"},
       {{"--count"}, "--count: 1 required N missing"},
       {{"--count", ""}, "--count: expected an integer from -2147483648 to 2147483647, found ''"},
       {{"--count=", "--json"},
@@ -202,7 +227,7 @@ TEST(Options, TheCommandHelpPrintsTheHelpOfACommand) {
   EXPECT_TRUE(Parse({"help", "go"}, true).output.starts_with("Usage: test go"));
   const Parsed unknown = Parse({"help", "frob"}, true);
   EXPECT_EQ(unknown.exit_code, kExitUsage);
-  EXPECT_EQ(unknown.error, "test: help: expected a command of test, found 'frob'\n");
+  EXPECT_EQ(unknown.error, "test: help: expected a command of test, found 'frob' (see --help)\n");
   EXPECT_EQ(Parse({"help"}).exit_code, kExitUsage) << "a program without commands has no help";
 }
 

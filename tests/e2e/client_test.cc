@@ -59,8 +59,9 @@ TEST_F(CommandLineClient, CompletesFromEveryKindOfInput) {
   EXPECT_GT(by_text.at("timings").at("total_seconds"), 0);
   EXPECT_FALSE(by_text.contains("logprobs"));
 
-  EXPECT_EQ(RunJson(With(kGreedy, {"--prompt-file", "-"}), prompt).at("tokens"),
-            by_text.at("tokens"));
+  for (const Strings& named : {Strings{"--prompt-file", "-"}, Strings{}})
+    EXPECT_EQ(RunJson(With(kGreedy, named), prompt).at("tokens"), by_text.at("tokens"));
+  EXPECT_EQ(RunJson(With(kGreedy, {prompt}), "not read").at("tokens"), by_text.at("tokens"));
   const ProcessResult ids = Run({"tokenize", "--prompt", prompt});
   const json by_ids = RunJson(With(kGreedy, {"--prompt-tokens", "-"}), ids.standard_output);
   EXPECT_EQ(by_ids.at("tokens"), by_text.at("tokens"));
@@ -258,7 +259,11 @@ TEST_F(CommandLineClient, TellsWhatIsWrong) {
       {Run({"complete", "--prompt", "x", "--timeout", "0.000001"}), 1, "DEADLINE_EXCEEDED"},
       {Run({"health", "--service", "unknown"}), 1, "NOT_FOUND"},
       {Run({}), 2, "Usage"},
-      {Run({"frobnicate"}), 2, "frobnicate"},
+      {Run({"frobnicate"}), 2, "frobnicate: unknown command (see --help)"},
+      {Run({"comlpete", "x"}), 2, "comlpete: unknown command; did you mean complete?"},
+      {Run({"complete", "x", "--max-token", "3"}), 2,
+       "--max-token: unknown option of complete; did you mean --max-tokens?"},
+      {Run({"complete", "It", "was"}), 2, "was: unexpected argument of complete"},
       {Run({"complete"}), 2, "expected one input"},
       {Run({"complete", "--prompt", "x", "--logprobs", "2"}), 2,
        "--logprobs: expected --json or --json-stream beside it"},

@@ -405,7 +405,18 @@ TEST_F(OpenAi, ASlashAtTheEndAndTypesWithParameters) {
   EXPECT_EQ(status("//v1/completions?api-version=1", "application/json"), 200);
   EXPECT_EQ(status("/v1/completions", "application/json ; charset=utf-8"), 200);
   EXPECT_EQ(status("/v1/completions", "Application/JSON; Charset=UTF-8"), 200);
-  EXPECT_EQ(status("/v1/completions", "text/plain"), 400);
+  // As curl -d sends it, and as a form of another page.
+  const auto form = [](const char* path, const std::string& body, HttpHeaders headers) {
+    headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
+    return Http(server_->http_address(), path, body, headers).status;
+  };
+  const std::string body = R"({"prompt": "It", "max_tokens": 1})";
+  EXPECT_EQ(form("/v1/completions", body, {}), 200);
+  EXPECT_EQ(form("/tokenize", R"({"prompt": "It"})", {}), 200);
+  EXPECT_EQ(form("/v1/completions", body, {{"Origin", "http://other.example"}}), 400);
+  EXPECT_EQ(form("/v1/completions", body, {{"Origin", "null"}}), 400);
+  EXPECT_EQ(form("/v1/completions", "prompt=It", {}), 400);
+  EXPECT_EQ(form("/api/complete", body, {}), 400) << "the playground's";
   EXPECT_EQ(Http(server_->http_address(), "/v1/models/demo/").status, 200);
   EXPECT_EQ(Http(server_->http_address(), "http://other.example/v1/models").status, 403);
   EXPECT_EQ(

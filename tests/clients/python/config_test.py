@@ -21,6 +21,7 @@ class Addresses(unittest.TestCase):
     def test_forms(self):
         for text, target, secure, resolve in [
             ("localhost", "localhost:50051", None, False),
+            ("7000", "127.0.0.1:7000", None, False),
             ("10.0.0.1:9", "10.0.0.1:9", None, False),
             ("[::1]:9", "[::1]:9", None, False),
             ("::1", "[::1]:50051", None, False),

@@ -98,6 +98,11 @@ class Streams(ClientTest):
         self.assertIn("'max_token'", str(self.raises(TypeError, client.complete, "x", max_token=3)))
         self.assertEqual(str(self.raises(ValueError, client.complete, "x", seed=-1)), "seed: Value out of range: -1")
         self.assertIn("prompt: ", str(self.raises(ValueError, client.complete, "\ud800")))
+        self.assertEqual(str(self.raises(TypeError, client.complete, 5)),
+                         "prompt: expected a text (str), found 5 (int); tokens= takes ids")
+        self.assertIn("found [1, 2] (list)", str(self.raises(TypeError, client.complete, [1, 2])))
+        self.assertEqual(str(self.raises(TypeError, client.score, 5)),
+                         "text: expected a text (str) or parts of one, found 5 (int)")
         self.assertIn("tokens: ", str(self.raises(TypeError, client.complete, tokens=["a"])))
         self.assertIn("found both", str(self.raises(ValueError, client.complete, "x", tokens=[1])))
         self.assertIn("found neither", str(self.raises(ValueError, client.score)))

@@ -121,7 +121,12 @@ TEST(Config, ErrorsNameTheSource) {
   ExpectError(Load({"--model", "m"}, {{"POLYSKETCH_DRAIN_TIMEOUT", "30"}}),
               "POLYSKETCH_DRAIN_TIMEOUT: expected a time");
   ExpectError(Load({"--model"}), "--model: expected a value");
-  ExpectError(Load({"--modle", "m"}), "--modle: unknown flag");
+  ExpectError(Load({"--modle", "m"}), "--modle: unknown flag; did you mean model?");
+  ExpectError(Load({"--frobnicate", "m"}), "--frobnicate: unknown flag (see --help)");
+  ExpectError(Load({"--model", "m", "--threads", "1025"}),
+              "--threads: expected 0 to 1024, found 1025");
+  ExpectError(Load({"--model", "m", "--listen", "65536"}),
+              "--listen: expected HOST:PORT, or a port from 0 to 65535, found 65536");
   ExpectError(Load({"m"}), "expected a flag");
   ExpectError(Load({"--help=1"}), "--help: expected no value");
   ExpectError(Load({"--config", "/nonexistent/file"}), "/nonexistent/file");
@@ -191,7 +196,18 @@ TEST(Config, AnAddressThatStrangersReachNeedsCredentials) {
     EXPECT_TRUE(Load({"--model", "m", "--listen", address, "--http-listen="}).ok()) << address;
 }
 
+TEST(Config, APortAloneIsOneOfTheLoopback) {
+  const auto loaded =
+      Load({"--model", "m", "--listen", "7000", "--http-listen=08", "--metrics-listen", "0"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(loaded->config.listen, "127.0.0.1:7000");
+  EXPECT_EQ(loaded->config.http_listen, "127.0.0.1:8");
+  EXPECT_EQ(loaded->config.metrics_listen, "127.0.0.1:0");
+  EXPECT_EQ(Load({"--model", "m", "--http-listen", ""})->config.http_listen, "");
+}
+
 TEST(Config, HelpAndVersionNeedNoModel) {
+  EXPECT_EQ(Load({"-h"})->action, CommandAction::kHelp);
   EXPECT_EQ(Load({"--help"})->action, CommandAction::kHelp);
   EXPECT_EQ(Load({"--version"})->action, CommandAction::kVersion);
 }

@@ -409,5 +409,24 @@ TEST_F(HttpMessageTest, TypesOfBodiesHaveParameters) {
   }
 }
 
+TEST_F(HttpMessageTest, AnObjectNeedsNoTypeUnlessABrowserSendsIt) {
+  const auto check = [](const char* body, HttpHeaders headers) {
+    HttpRequest request;
+    request.body = body;
+    headers.emplace_back("Content-Type", "application/x-www-form-urlencoded");
+    request.headers = std::move(headers);
+    return CheckApiBody(request).ok();
+  };
+  EXPECT_TRUE(check("{}", {}));
+  EXPECT_TRUE(check(" \r\n\t{\"prompt\": 1}", {}));
+  for (const char* body : {"", " ", "[]", "prompt=1", "\"{\"", "\xEF\xBB\xBF{}"})
+    EXPECT_FALSE(check(body, {})) << body;
+  // Of a form of another site, or of a page with an opaque origin.
+  EXPECT_FALSE(check("{}", {{"Origin", "https://site.example"}}));
+  EXPECT_FALSE(check("{}", {{"origin", "null"}}));
+  EXPECT_FALSE(check("{}", {{"Origin", ""}}));
+  EXPECT_FALSE(check("{}", {{"Sec-Fetch-Site", "cross-site"}}));
+}
+
 }  // namespace
 }  // namespace polysketch

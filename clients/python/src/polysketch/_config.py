@@ -51,7 +51,7 @@ def _with_port(target: str, port: int) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """HOST[:PORT], http://HOST:PORT, https://HOST[:PORT], dns:///HOST:PORT, or another target of gRPC's."""
+    """HOST[:PORT], PORT, http://HOST:PORT, https://HOST[:PORT], dns:///HOST:PORT, or another target of gRPC's."""
     text = text.strip()
     if match := re.fullmatch(r"(https?)://([^/]+)/?", text):
         secure = match[1] == "https"
@@ -60,6 +60,8 @@ def parse_address(text: str) -> Address:
         return Address(_with_port(match[1], DEFAULT_PORT), resolve=True)
     if re.match(r"(unix|unix-abstract|ipv4|ipv6|xds):", text):
         return Address(text)
+    if re.fullmatch(r"\d{1,5}", text):
+        return Address(f"127.0.0.1:{text}")
     if not text or "/" in text:
         raise ValueError(f"target: expected HOST:PORT, http://HOST:PORT or https://HOST:PORT, found {text!r}")
     return Address(_with_port(text, DEFAULT_PORT))

@@ -101,9 +101,17 @@ def _set_option(request: pb.CompleteRequest, name: str, value: Any) -> None:
         _set(request, name, name, value)
 
 
+def _shown(value: Any) -> str:
+    """A value in an error."""
+    text = repr(value)
+    return f"{text if len(text) <= 40 else text[:40] + '...'} ({type(value).__name__})"
+
+
 def set_input(message: Any, text: str | None, tokens: Iterable[int] | None) -> None:
     """Sets the oneof of a text and token ids."""
     if text is not None:
+        if not isinstance(text, str):
+            raise TypeError(f"prompt: expected a text (str), found {_shown(text)}; tokens= takes ids")
         _set(message, "text", "prompt", text)
     if tokens is not None:
         message.tokens.SetInParent()  # an empty list is an input too
@@ -175,6 +183,8 @@ class LongInput:
     def __init__(self, text: TextInput | None, tokens: TokensInput | None, first: Any) -> None:
         if (text is None) == (tokens is None):
             raise ValueError(f"text and tokens: expected one of them, found {'neither' if text is None else 'both'}")
+        if text is not None and not isinstance(text, Iterable):
+            raise TypeError(f"text: expected a text (str) or parts of one, found {_shown(text)}")
         self._text = text
         self._tokens = tokens
         self._first = first  # a message, whose input is not set
