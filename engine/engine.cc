@@ -46,6 +46,7 @@ class EngineImpl : public Engine {
                    {.max_sequences = options.max_sequences,
                     .slot_memory = memory_.slot_memory(),
                     .preempted_memory = memory_.preempted_memory(),
+                    .kv_admission = options.kv_admission,
                     .stall_deadline = options.stall_deadline,
                     .step_budget = options.step_budget,
                     .sampling_threads = options.sampling_threads,
@@ -85,6 +86,7 @@ class EngineImpl : public Engine {
     PS_CHECK(request.feed != nullptr);
     if (request.start != nullptr) {
       PS_RETURN_IF_ERROR(CheckStart(*request.start));
+      PS_RETURN_IF_ERROR(memory_.CheckStart(*request.start));
       PS_CHECK(!request.start->generation) << "a score cannot resume a completion";
     }
     const RequestId id = NextId();

@@ -77,7 +77,8 @@ Result<int64_t> EngineMemory::MaxTokens(const GenerateRequest& request) const {
   const int64_t max = sizes_.TokensThatFit(memory);
   if (prompt + asked > max) {
     return InvalidArgument("max_tokens: expected prompt and max_tokens together at most ", max,
-                           " (memory of a state), found ", prompt, " + ", asked);
+                           " (memory of a state), found ", prompt, " + ", asked, ", which need ",
+                           sizes_.BytesFor(prompt + asked), " bytes of ", memory);
   }
   if (resumes || request.params.max_tokens) return asked;
   const int64_t share = sizes_.TokensThatFit(memory / static_cast<size_t>(options_.max_sequences));
@@ -86,6 +87,14 @@ Result<int64_t> EngineMemory::MaxTokens(const GenerateRequest& request) const {
   const int64_t ranked = choices > request.params.n ? kMaxRankedTokens / choices : room;
   const int32_t most = std::min(options_.max_new_tokens, options_.default_max_tokens);
   return std::min({int64_t{most}, room, ranked});
+}
+
+Status EngineMemory::CheckStart(const Snapshot& start) const {
+  const size_t bytes = sizes_.BytesFor(std::max<int64_t>(1, start.tokens()));
+  if (bytes <= slot_memory()) return Status();
+  return InvalidArgument("state: expected at most ", sizes_.TokensThatFit(slot_memory()),
+                         " tokens (memory of a state), found ", start.tokens(), ", which need ",
+                         bytes, " bytes of ", slot_memory());
 }
 
 }  // namespace polysketch

@@ -35,6 +35,8 @@ class EngineMemory {
   // INVALID_ARGUMENT for prompt and max_tokens that exceed the context limit together
   // (CONTEXT_LENGTH_EXCEEDED), or slot memory.
   Result<int64_t> MaxTokens(const GenerateRequest& request) const;
+  // INVALID_ARGUMENT for a snapshot, which a score starts from, that exceeds slot memory.
+  Status CheckStart(const Snapshot& start) const;
 
  private:
   std::optional<StatePool> NewDraftStates() const;

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "engine/model/language_model.h"
 #include "engine/request/observer.h"
+#include "engine/scheduler/kv_admission.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace polysketch {
@@ -36,6 +37,7 @@ struct EngineOptions {
   // Limit in bytes of all states of preempted sequences. 0: a quarter of slot_memory, at least one
   // state.
   size_t preempted_memory = 0;
+  KvAdmission kv_admission = KvAdmission::kPreempt;
   // Maximum time that prompts add to a step with decoding sequences; 0: no limit.
   std::chrono::milliseconds step_budget{25};
   // Maximum draft tokens a step of a request that sets none; 0: no drafts.

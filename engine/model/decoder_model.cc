@@ -201,6 +201,16 @@ std::unique_ptr<SequenceState> DecoderModel::NewState() {
   return MemoryFits(StateBytes(1)) ? backend_->NewState(attention_) : nullptr;
 }
 
+double DecoderModel::KeysRead(int64_t position) const {
+  int64_t keys = 0;
+  for (const AttentionSpec& layer : attention_) {
+    if (!layer.kv_cache()) continue;
+    const int64_t first = layer.FirstVisible(position);
+    keys += position + 1 - first + std::min<int64_t>(layer.sinks, first);
+  }
+  return static_cast<double>(keys) / static_cast<double>(attention_.size());
+}
+
 int64_t DecoderModel::decode_step_bytes() const {
   int64_t bytes = weights_->bytes;
   for (const AttentionSpec& layer : attention_) {

@@ -72,6 +72,7 @@ class DecoderModel final : public LanguageModel {
   size_t StateBytes(int64_t tokens) const override {
     return backend_->StateBytes(attention_, tokens);
   }
+  double KeysRead(int64_t position) const override;
   void Reserve(int sequences, size_t growing) override;
   bool host_memory() const override { return backend_->host_memory(); }
   bool samples_rows() const override { return backend_->samples_rows(); }

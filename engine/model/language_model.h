@@ -51,6 +51,9 @@ class LanguageModel {
   virtual bool makes_states_beside_steps() const { return false; }
   // Bytes of a state of `tokens` tokens (constant for recurrent kinds).
   virtual size_t StateBytes(int64_t tokens) const = 0;
+  // Keys of KV caches that the token at `position` reads, a window's at most, on average over all layers.
+  // What they cost a token grows with their number; what it costs besides does not depend on the position.
+  virtual double KeysRead(int64_t /*position*/) const { return 0; }
   // Allocates the device memory that any step of at most `sequences` segments needs besides states
   // and, for KV kinds, `growing` bytes for all KV caches together. Does nothing with host_memory().
   // status() reports an allocation that fails.

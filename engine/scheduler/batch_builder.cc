@@ -1,6 +1,7 @@
 #include "engine/scheduler/batch_builder.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 namespace polysketch {
@@ -26,7 +27,7 @@ void BatchBuilder::ShareDecoding(std::span<Candidate> candidates, std::span<int6
 }
 
 size_t BatchBuilder::NextPrompt(std::span<const Candidate> candidates,
-                                std::span<const int64_t> tokens,
+                                const std::vector<bool>& served,
                                 std::span<const int64_t> virtual_times) {
   const auto rank = [&](size_t i) {
     const Candidate& c = candidates[i];
@@ -36,35 +37,44 @@ size_t BatchBuilder::NextPrompt(std::span<const Candidate> candidates,
   };
   size_t next = candidates.size();
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i].decoding || tokens[i] == candidates[i].ready) continue;
+    if (served[i]) continue;
     if (next == candidates.size() || rank(i) < rank(next)) next = i;
   }
   return next;
 }
 
-std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, int64_t max_prompt_tokens,
+int64_t BatchBuilder::Affordable(double budget, double cost) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 2;
+  const double tokens = budget / cost;
+  return tokens < static_cast<double>(kMax) ? static_cast<int64_t>(std::max(0.0, tokens)) : kMax;
+}
+
+std::vector<int64_t> BatchBuilder::Share(std::span<Candidate> candidates, double budget,
                                          std::span<int64_t> virtual_times) {
   std::vector<int64_t> tokens(candidates.size(), 0);
   int64_t left = max_tokens_;
   ShareDecoding(candidates, virtual_times, &tokens, &left);
 
-  left = std::min(left, max_prompt_tokens);
-  const int64_t max = left;
+  std::vector<bool> served(candidates.size());  // which get no more tokens
+  for (size_t i = 0; i < candidates.size(); ++i) served[i] = candidates[i].decoding;
+  bool first = true;  // no prompt has had a token
   while (left > 0) {
-    const size_t next = NextPrompt(candidates, tokens, virtual_times);
+    const size_t next = NextPrompt(candidates, served, virtual_times);
     if (next == candidates.size()) break;
     Candidate& candidate = candidates[next];
-    if (tokens[next] == 0 && candidate.surcharge > 0) {
-      const int64_t rest = left - candidate.surcharge;
-      if (rest < kMinChunkWithSurcharge && left < max) {
-        candidate.ready = 0;  // in a later step, as the first prompt
-        continue;
-      }
-      left = std::max(rest, std::min(kMinChunkWithSurcharge, max));
+    const double surcharge = tokens[next] == 0 ? candidate.surcharge : 0;
+    int64_t affordable = Affordable(budget - surcharge, candidate.cost);
+    if (first) affordable = std::max(affordable, kMinTokens);
+    if (affordable < (surcharge > 0 ? kMinTokens : 1)) {
+      served[next] = true;  // the rest in a later step, perhaps as the first prompt
+      continue;
     }
-    const int64_t chunk = std::min({kMinChunk, candidate.ready - tokens[next], left});
+    const int64_t chunk = std::min({kMinChunk, candidate.ready - tokens[next], left, affordable});
     tokens[next] += chunk;
     left -= chunk;
+    budget -= surcharge + static_cast<double>(chunk) * candidate.cost;
+    first = false;
+    served[next] = tokens[next] == candidate.ready;
     Charge(candidate, chunk, virtual_times);
     candidate.last_turn = ++turn_;
   }

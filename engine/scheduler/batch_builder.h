@@ -18,8 +18,9 @@ namespace polysketch {
 class BatchBuilder {
  public:
   struct Candidate {
-    // Cost of a fold before the first token of a prompt, in tokens of max_prompt_tokens.
-    int64_t surcharge = 0;
+    // What a token of a prompt, and a fold before its first token, take of the step's budget.
+    double cost = 1;
+    double surcharge = 0;
     int64_t ready = 0;  // tokens it can process, >= 1; with `decoding` all but one are drafts
     bool decoding = false;
     int priority = 0;        // prompts of a higher priority go first
@@ -30,15 +31,18 @@ class BatchBuilder {
   };
 
   static constexpr int64_t kMinChunk = 64;
-  static constexpr int64_t kMinChunkWithSurcharge = 4;
+  // The first prompt of a step gets as many tokens, whatever they cost: so prompts progress.
+  static constexpr int64_t kMinTokens = 4;
 
   explicit BatchBuilder(int64_t max_tokens) : max_tokens_(max_tokens) {}
 
   // Returns the number of tokens of each candidate; 0: the candidate waits for a later step. The
-  // sum is at most max_tokens, and the sum over prompts at most max_prompt_tokens. With candidates
-  // it is at least one. Adds the tokens of each client to its virtual time.
-  std::vector<int64_t> Share(std::span<Candidate> candidates, int64_t max_prompt_tokens,
+  // sum is at most max_tokens, and prompts cost at most `budget`, except for kMinTokens of the first.
+  // With candidates the sum is at least one. Adds the tokens of each client to its virtual time.
+  std::vector<int64_t> Share(std::span<Candidate> candidates, double budget,
                              std::span<int64_t> virtual_times);
+  // The tokens of `cost` each that `budget` pays for; INT64_MAX / 2 at most.
+  static int64_t Affordable(double budget, double cost);
 
  private:
   static void Charge(const Candidate& candidate, int64_t tokens, std::span<int64_t> virtual_times) {
@@ -48,8 +52,8 @@ class BatchBuilder {
   void ShareDecoding(std::span<Candidate> candidates, std::span<int64_t> virtual_times,
                      std::vector<int64_t>* tokens, int64_t* left);
 
-  // Index of the prompt that is served next; candidates.size() if all prompts are served.
-  static size_t NextPrompt(std::span<const Candidate> candidates, std::span<const int64_t> tokens,
+  // Index of the prompt that is served next; candidates.size() if all candidates are served.
+  static size_t NextPrompt(std::span<const Candidate> candidates, const std::vector<bool>& served,
                            std::span<const int64_t> virtual_times);
 
   const int64_t max_tokens_;

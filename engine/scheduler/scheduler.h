@@ -9,7 +9,7 @@
 // Preemption: a sequence that is idle, of a lower level, or of a client that holds more gives its slot
 // to one that needs it (scheduler_admission.cc). It keeps its state, which is counted in preempted
 // memory, and continues later. Where that memory is full a state is dropped: its tokens are processed
-// again later, which gives the same bits. An idle sequence whose slot no other one needs keeps it. The
+// again later, which gives the same bits. KvAdmission::kReserve allows neither for the sake of memory. An idle sequence whose slot no other one needs keeps it. The
 // stall deadline ends a sequence wherever it is.
 //
 // Used by one thread only (the engine thread). It starts no threads (StatePool starts one at times)
@@ -29,6 +29,7 @@
 #include "engine/model/state_pool.h"
 #include "engine/request/observer.h"
 #include "engine/scheduler/batch_builder.h"
+#include "engine/scheduler/kv_admission.h"
 #include "engine/scheduler/sequence.h"
 #include "engine/scheduler/step_budget.h"
 #include "engine/scheduler/step_executor.h"
@@ -40,6 +41,7 @@ struct SchedulerOptions {
   int max_sequences = 16;       // slots
   size_t slot_memory = 0;       // bytes
   size_t preempted_memory = 0;  // bytes
+  KvAdmission kv_admission = KvAdmission::kPreempt;
   std::chrono::nanoseconds stall_deadline{0};
   // Maximum time that prompts add to a step with decoding sequences; 0: no limit.
   std::chrono::nanoseconds step_budget{0};
@@ -121,7 +123,8 @@ class Scheduler {
     std::vector<Slot*> slots;  // of the segments
     int decode_tokens = 0;
     int prefill_tokens = 0;
-    int64_t folds = 0;  // number of prompt chunks that begin with a fold
+    std::vector<StepBudget::Chunk> chunks;  // of prompts
+    int64_t folds = 0;                      // number of them that begin with a fold
   };
 
   // Calls visit for every sequence, with a slot or without.
@@ -180,8 +183,8 @@ class Scheduler {
   void RaiseStarved(Candidates* shares, Clock::time_point now) const;
   // Maximum draft tokens of each decoding sequence, before the limit of its state.
   int64_t MaxDrafts() const;
-  // Limits a chunk of a prompt to its block: chunks of equal size up to the end of the block. So
-  // the folds of a step are known before the step, and count against its budget.
+  // Limits a chunk of a prompt to its block: chunks of equal size of at most max_tokens up to the end of
+  // the block. So the folds of a step are known before the step, and count against its budget.
   void FitToBlock(const SequenceState& state, int64_t max_tokens,
                   BatchBuilder::Candidate* candidate) const;
   // Divides the tokens of a step. Element i is the number of tokens of candidates[i].

@@ -75,7 +75,9 @@ bool Scheduler::Fits(size_t bytes, int sequences, size_t freed) const {
 // So a client without a slot gets one at once where another has two, and within a slice where each has
 // one; clients with equal priorities converge to equal holdings.
 //
-// Where preempted memory is full, a state is dropped: one of the client that has most of them, the one
+// Under KvAdmission::kReserve a slot is taken, never memory, and only while preempted memory has room.
+//
+// Otherwise, where preempted memory is full, a state is dropped: one of the client that has most of them, the one
 // whose tokens are processed again fastest. Not for the sake of a waiting time alone before a sequence
 // has done as much as it did again.
 class Scheduler::RoomMaker {
@@ -85,6 +87,7 @@ class Scheduler::RoomMaker {
       : scheduler_(scheduler),
         next_(next),
         now_(now),
+        drops_(scheduler.options_.kv_admission == KvAdmission::kPreempt),
         holdings_(holdings),
         priority_(next.sequence->priority()),
         level_(scheduler.waiting_.Level(next, now)),
@@ -106,6 +109,8 @@ class Scheduler::RoomMaker {
   // if it cannot.
   std::vector<size_t> Find(size_t bytes) {
     std::vector<size_t> found;
+    const StatePool& states = scheduler_.states_;
+    if (!drops_ && bytes > states.limit() - states.reserved()) return found;
     size_t freed = 0;
     const Holding wanted = scheduler_.HoldingOf(bytes);
     while (!scheduler_.Fits(bytes, static_cast<int>(found.size()), freed)) {
@@ -149,6 +154,7 @@ class Scheduler::RoomMaker {
     const Slot& slot = scheduler_.running_[i];
     const Sequence& sequence = *slot.sequence;
     const bool fits = FitsPreempted(slot);
+    if (!fits && !drops_) return false;
     const bool drops = sequence.DropCost().has_value();
     if (!fits && !drops && slot.own.bytes > room_ + droppable_) return false;
     if (sequence.part() == next_.sequence->part()) {
@@ -199,6 +205,7 @@ class Scheduler::RoomMaker {
   const Scheduler& scheduler_;
   const Waiting& next_;
   const Clock::time_point now_;
+  const bool drops_;  // whether states may be dropped, and memory taken
   Holdings holdings_;
   const int priority_;
   const int level_;

@@ -29,7 +29,7 @@ bool Scheduler::Step(Clock::time_point now) {
     Fork(slot, now);
   }
   const Clock::time_point end = context_.now();
-  budget_.OnStep(plan.decode_tokens, plan.prefill_tokens, plan.folds, end - begin);
+  budget_.OnStep(plan.decode_tokens, plan.chunks, plan.folds, end - begin);
   context_.observer->OnStep(static_cast<int>(plan.segments.size()), plan.prefill_tokens,
                             plan.decode_tokens, end - now);
   StepParts parts = executor_.parts();
@@ -50,7 +50,11 @@ Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, std::chrono::nano
       if (shares.candidates[i].decoding != decoding || tokens[i] == 0) continue;
       if (!GrowReservation(slot, tokens[i]) || !MemoryFor(slot, tokens[i], &growth)) continue;
       slot->last_served = now;
-      plan.folds += !decoding && slot->state().FoldsNext();
+      if (!decoding) {
+        const int64_t middle = slot->state().position() + tokens[i] / 2;
+        plan.chunks.push_back({tokens[i], model_->KeysRead(middle)});
+        plan.folds += slot->state().FoldsNext();
+      }
       plan.segments.push_back({slot->sequence.get(), slot->own.state.get(), tokens[i]});
       plan.slots.push_back(slot);
       (decoding ? plan.decode_tokens : plan.prefill_tokens) += static_cast<int>(tokens[i]);
@@ -111,7 +115,7 @@ void Scheduler::FitToBlock(const SequenceState& state, int64_t max_tokens,
                            BatchBuilder::Candidate* candidate) const {
   const int64_t left = state.TokensToFold();
   if (left == 0) return;
-  if (state.FoldsNext()) candidate->surcharge = budget_.FoldTokens();
+  if (state.FoldsNext()) candidate->surcharge = budget_.FoldTime();
   const int64_t steps = (left + max_tokens - 1) / max_tokens;
   candidate->ready = std::min(candidate->ready, (left + steps - 1) / steps);
 }
@@ -138,9 +142,13 @@ std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, std::chrono::nan
   std::vector<int64_t> times = Times(shares);
   int64_t decode_rows = 0;
   for (const auto& candidate : candidates) decode_rows += candidate.decoding ? candidate.ready : 0;
-  const int64_t prompt_tokens = budget_.PromptTokens(decode_rows, copying);
-  for (size_t i = 0; i < slots.size() && prompt_tokens < context_.max_step_tokens; ++i) {
-    if (!candidates[i].decoding) FitToBlock(slots[i]->state(), prompt_tokens, &candidates[i]);
+  const double prompt_time = budget_.PromptTime(decode_rows, copying);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (candidates[i].decoding) continue;
+    candidates[i].cost = budget_.TokenTime(model_->KeysRead(slots[i]->state().position()));
+    const int64_t tokens = std::max(BatchBuilder::kMinTokens,
+                                    BatchBuilder::Affordable(prompt_time, candidates[i].cost));
+    if (tokens < context_.max_step_tokens) FitToBlock(slots[i]->state(), tokens, &candidates[i]);
   }
   // The clients of sequences that wait for a slot demand tokens too.
   std::vector<const Sequence*> working;
@@ -152,7 +160,7 @@ std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, std::chrono::nan
   turns_.AdvanceTo(working,
                    [](const Sequence* one) -> const Principal& { return one->principal(); });
 
-  std::vector<int64_t> tokens = batch_builder_.Share(candidates, prompt_tokens, times);
+  std::vector<int64_t> tokens = batch_builder_.Share(candidates, prompt_time, times);
   for (size_t i = 0; i < tokens.size(); ++i) {
     slots[i]->last_turn = candidates[i].last_turn;
     turns_.Charge(slots[i]->sequence->principal(), tokens[i]);
@@ -166,10 +174,11 @@ bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
   const size_t needed = states_.BytesFor(length);
   if (needed <= slot->own.bytes) return true;
   if (!states_.Reserve(needed - slot->own.bytes)) {
-    slot->sequence->End(
-        FinishReason::kError,
-        ResourceExhausted("no memory for a state of ", length, " tokens: ", states_.reserved(),
-                          " of ", states_.limit(), " bytes are taken"));
+    slot->sequence->End(FinishReason::kError,
+                        ResourceExhausted("no memory for a state of ", length, " tokens: needs ",
+                                          needed, " bytes, has ", slot->own.bytes, ", and ",
+                                          states_.limit() - states_.reserved(), " of ",
+                                          states_.limit(), " are free"));
     return false;
   }
   slot->own.bytes = needed;

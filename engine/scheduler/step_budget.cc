@@ -35,6 +35,10 @@ void StepBudget::Smoothed::Add(double value) {
   mean += (value - mean) / 8;
 }
 
+double StepBudget::Smoothed::WithMargin() const {
+  return std::max(mean + kDeviations * deviation, 1.0);
+}
+
 double StepBudget::DecodeTime(int64_t rows) const {
   // If the bucket has no measurement, the time of fewer rows. That time is too short, which makes
   // prompt tokens seem slower and so keeps the budget.
@@ -44,45 +48,82 @@ double StepBudget::DecodeTime(int64_t rows) const {
   return 0;
 }
 
-int64_t StepBudget::PromptTokens(int64_t decode_rows, std::chrono::nanoseconds copying) const {
-  if (budget_.count() == 0 || decode_rows == 0) return std::numeric_limits<int64_t>::max();
+double StepBudget::PromptTime(int64_t decode_rows, std::chrono::nanoseconds copying) const {
+  if (budget_.count() == 0 || decode_rows == 0) return std::numeric_limits<double>::infinity();
   const auto budget = static_cast<double>(budget_.count());
   const double share = std::max(0.0, 1 - static_cast<double>(copying.count()) / budget);
-  double tokens = kFirst;
-  if (const Smoothed& cost = beside_.known ? beside_ : alone_; cost.known) {
-    const double each = cost.mean + kDeviations * cost.deviation;
-    tokens = aim_ * budget / std::max(each, 1.0);
-  }
-  return std::max(kMin, static_cast<int64_t>(share * std::min(tokens, 1e9)));
+  return share * aim_ * budget;
 }
+
+size_t StepBudget::Depth(double keys) {
+  if (keys <= kFewKeys) return 0;
+  return std::min(kDepths - 1, 1 + static_cast<size_t>(2 * std::log2(keys / kFewKeys)));
+}
+
+double StepBudget::Find(const TokenTimes& times, double keys) {
+  const size_t depth = Depth(keys);
+  double most = std::numeric_limits<double>::infinity();
+  for (size_t deeper = depth; deeper < kDepths && std::isinf(most); ++deeper) {
+    if (times[deeper].known) most = times[deeper].WithMargin();
+  }
+  if (times[depth].known) return most;
+  for (size_t less = depth; less-- > 0;) {
+    if (!times[less].known) continue;
+    const double least_keys =
+        kFewKeys * std::exp2(less == 0 ? 0 : (static_cast<double>(less) - 1) / 2);
+    return std::min(most, times[less].WithMargin() * keys / least_keys);
+  }
+  return std::isinf(most) ? 0 : most;
+}
+
+double StepBudget::TokenTime(double keys) const {
+  for (const TokenTimes* times : {&beside_, &alone_}) {
+    if (const double time = Find(*times, keys); time > 0) return time;
+  }
+  return std::max(1.0, aim_ * static_cast<double>(budget_.count()) / kFirst);
+}
+
+double StepBudget::FoldTime() const { return fold_.known ? fold_.mean : 0; }
 
 void StepBudget::Aim(bool over) {
   aim_ *= over ? 1 - kOverTakes : 1 + kOverTakes * kMaxOver;
   aim_ = std::clamp(aim_, kMinAim, kMaxAim);
 }
 
-int64_t StepBudget::FoldTokens() const {
-  if (!fold_.known || !beside_.known) return 0;
-  return static_cast<int64_t>(fold_.mean / std::max(beside_.mean, 1.0));
+void StepBudget::Measure(std::span<const Chunk> chunks, double time, TokenTimes* times) const {
+  const auto expected = [&](double keys) {
+    const Smoothed& known = (*times)[Depth(keys)];
+    return known.known ? std::max(known.mean, 1.0) : TokenTime(keys);
+  };
+  double all = 0;
+  for (const Chunk& chunk : chunks) all += static_cast<double>(chunk.tokens) * expected(chunk.keys);
+  std::array<double, kDepths> of_depth = {};
+  for (const Chunk& chunk : chunks) {
+    of_depth[Depth(chunk.keys)] = expected(chunk.keys) * (time / all);
+  }
+  for (size_t depth = 0; depth < kDepths; ++depth) {
+    if (of_depth[depth] > 0) (*times)[depth].Add(of_depth[depth]);
+  }
 }
 
-void StepBudget::OnStep(int64_t decode_rows, int64_t prompt_tokens, int64_t folds,
+void StepBudget::OnStep(int64_t decode_rows, std::span<const Chunk> chunks, int64_t folds,
                         std::chrono::nanoseconds duration) {
   const auto time = static_cast<double>(duration.count());
-  if (prompt_tokens == 0) {
+  if (chunks.empty()) {
     if (decode_rows > 0) decode_[Bucket(decode_rows)].Add(time);
-  } else {
-    const double prompt = std::max(0.0, time - (decode_rows > 0 ? DecodeTime(decode_rows) : 0));
-    if (decode_rows > 0) Aim(prompt > static_cast<double>(budget_.count()));
-    const auto tokens = static_cast<double>(prompt_tokens);
-    if (decode_rows == 0) {
-      alone_.Add(prompt / tokens);
-    } else if (folds == 0) {
-      beside_.Add(prompt / tokens);
-    } else if (beside_.known) {
-      fold_.Add(std::max(0.0, prompt - tokens * beside_.mean) / static_cast<double>(folds));
-    }
+    return;
   }
+  const double prompt = std::max(0.0, time - (decode_rows > 0 ? DecodeTime(decode_rows) : 0));
+  if (decode_rows > 0) Aim(prompt > static_cast<double>(budget_.count()));
+  if (decode_rows == 0) return Measure(chunks, prompt, &alone_);
+  if (folds == 0) return Measure(chunks, prompt, &beside_);
+  double rest = prompt;
+  for (const Chunk& chunk : chunks) {
+    const Smoothed& known = beside_[Depth(chunk.keys)];
+    if (!known.known) return;
+    rest -= static_cast<double>(chunk.tokens) * known.mean;
+  }
+  fold_.Add(std::max(0.0, rest) / static_cast<double>(folds));
 }
 
 }  // namespace polysketch

@@ -385,6 +385,8 @@ EngineOptions MakeEngineOptions(const ServerConfig& config, EngineObserver* obse
   options.context_limit = loaded->model->spec().context_limit;
   options.slot_memory = static_cast<size_t>(config.slot_memory);
   options.preempted_memory = static_cast<size_t>(config.preempted_memory);
+  options.kv_admission =
+      config.kv_admission == "reserve" ? KvAdmission::kReserve : KvAdmission::kPreempt;
   options.stall_deadline = config.stall_deadline;
   options.prefix_cache = loaded->prefix_cache.get();
   options.observer = observer;

@@ -51,6 +51,7 @@ struct ServerConfig {
   int64_t default_max_tokens = 4096;
   int64_t slot_memory = 0;
   int64_t preempted_memory = 0;
+  std::string kv_admission = "preempt";
 
   std::string state_store;
   std::string state_store_format = "f32";

@@ -148,14 +148,24 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  // Everything at once, for this many requests. `drops`: without preempted memory, so that states are
-  // dropped and computed again.
-  void RunBatch(int size, bool drops) {
+  enum class Memory {
+    kPreempted,  // for all states
+    kDropped,    // without preempted memory: states are dropped and computed again
+    kReserved,   // for a few states, of which none is taken
+  };
+
+  // Everything at once, for this many requests.
+  void RunBatch(int size, Memory memory) {
     context_.draft_tokens = static_cast<int>(random_.Int(0, 10));
     // Fewer slots than requests now and then, so that priorities and slow readers take turns.
-    const auto slots = static_cast<int>(random_.Int(std::max(1, size / 2), size));
+    auto slots = static_cast<int>(random_.Int(std::max(1, size / 2), size));
+    if (memory == Memory::kReserved) slots = 2 * size;  // enough for two choices of each
     SchedulerOptions options = Options(slots, std::chrono::milliseconds(2));
-    if (drops) options.preempted_memory = 0;
+    if (memory == Memory::kDropped) options.preempted_memory = 0;
+    if (memory == Memory::kReserved) {
+      options.slot_memory = 4 * model_->StateBytes(400);
+      options.kv_admission = KvAdmission::kReserve;
+    }
     options.slice = std::chrono::milliseconds(10);
     Scheduler scheduler(model_.get(), context_, options);
     struct Client {
@@ -190,6 +200,10 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
       ASSERT_TRUE(client.got.finish && client.got.finish->status.ok());
       ExpectSameBits(client.got, alone_[client.request]);
     }
+    if (memory == Memory::kReserved) {
+      EXPECT_EQ(scheduler.stats().preemptions, 0);
+      EXPECT_EQ(scheduler.stats().dropped_states, 0);
+    }
     preemptions_ += scheduler.stats().preemptions;
     dropped_ += scheduler.stats().dropped_states;
   }
@@ -220,9 +234,10 @@ TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
     for (int size = 1; size <= 64; ++size) sizes.push_back(size);
   }
   for (const int size : sizes) {
-    for (const bool drops : {false, true}) {
-      RunBatch(size, drops);
-      ASSERT_FALSE(HasFailure()) << "a batch of " << size << (drops ? " with drops" : "");
+    for (const Memory memory : {Memory::kPreempted, Memory::kDropped, Memory::kReserved}) {
+      RunBatch(size, memory);
+      ASSERT_FALSE(HasFailure()) << "a batch of " << size << ", memory "
+                                 << static_cast<int>(memory);
     }
   }
   // A hundred preemptions of a model whose layers differ.
@@ -230,7 +245,7 @@ TEST_P(BatchDeterminismTest, SameBitsAsAlone) {
   const bool mixture = std::ranges::any_of(model_->attention(), differs);
   const int64_t preemptions = mixture ? 100 : 1;
   for (int batch = 0; batch < 100 && preemptions_ < preemptions; ++batch) {
-    RunBatch(16, batch % 2 == 0);
+    RunBatch(16, batch % 2 == 0 ? Memory::kDropped : Memory::kPreempted);
     ASSERT_FALSE(HasFailure()) << "more preemptions, batch " << batch;
   }
   EXPECT_GE(preemptions_, preemptions);

@@ -54,8 +54,20 @@ TEST(BatchBuilderTest, SurchargesCountOnce) {
   EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{18, 1, 0}));
   candidates[0].surcharge = 100;  // not nothing, for ever
   EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{0, 1, 30}));
-  EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{BatchBuilder::kMinChunkWithSurcharge, 1, 0}));
+  EXPECT_EQ(Share(&builder, candidates, 30), (Tokens{BatchBuilder::kMinTokens, 1, 0}));
   EXPECT_EQ(Share(&builder, candidates, 100), (Tokens{0, 1, 100}));
+}
+
+TEST(BatchBuilderTest, TokensCostWhatTheirDepthCosts) {
+  BatchBuilder builder(512);
+  std::vector<Candidate> candidates = {Prompt(1000), Decoding(), Prompt(1000)};
+  candidates[0].cost = 8;
+  EXPECT_EQ(Share(&builder, candidates, 80), (Tokens{10, 1, 0}));
+  EXPECT_EQ(Share(&builder, candidates, 80), (Tokens{2, 1, 64})) << "a chunk, and the rest";
+  candidates[0].cost = 1000;
+  candidates[2].ready = 20;
+  EXPECT_EQ(Share(&builder, candidates, 80), (Tokens{0, 1, 20}));
+  EXPECT_EQ(Share(&builder, candidates, 80), (Tokens{BatchBuilder::kMinTokens, 1, 0}));
 }
 
 TEST(BatchBuilderTest, ShortPromptBesideLongOnesIsDoneAtOnce) {

@@ -375,6 +375,80 @@ TEST_F(FairnessTest, LongScoresLeavePreemptedMemoryForOthers) {
   }
 }
 
+// Six clients whose states do not fit all: by default their sequences take turns, and what does not fit
+// preempted memory is computed again. With reserved memory every sequence goes on to its end.
+TEST_F(FairnessTest, ReservedMemoryIsTakenByNoOtherSequence) {
+  for (const KvAdmission admission : {KvAdmission::kPreempt, KvAdmission::kReserve}) {
+    Start({.max_sequences = 16,
+           .slot_memory = 400,
+           .preempted_memory = 200,
+           .kv_admission = admission,
+           .aging = 200ms,
+           .slice = 50ms});
+    const size_t first = clients_.size();
+    const int64_t steps = model_.steps;
+    for (int i = 0; i < 60; ++i) Send(20, 100, StrCat("client ", i % 6), /*priority=*/i % 3);
+    Run(10'000);
+    for (size_t i = first; i < clients_.size(); ++i) {
+      ASSERT_TRUE(clients_[i]->got.finish.has_value()) << i;
+      EXPECT_EQ(clients_[i]->got.tokens, clients_[0]->got.tokens);
+    }
+    const EngineStats stats = scheduler_->stats();
+    if (admission == KvAdmission::kPreempt) {
+      EXPECT_GE(stats.preemptions, 100);
+      EXPECT_GT(stats.dropped_states, 0);
+    } else {
+      EXPECT_EQ(stats.preemptions, 0);
+      EXPECT_EQ(stats.dropped_states, 0);
+      EXPECT_EQ(stats.dropped_tokens, 0);
+      EXPECT_EQ(model_.steps - steps, 60 / 4 * 100) << "four at a time, a token a step";
+    }
+  }
+}
+
+// A slot is not memory: it changes hands while the state is kept.
+TEST_F(FairnessTest, WithReservedMemoryASlotIsTakenWhileTheStateIsKept) {
+  for (const size_t preempted : {99, 100}) {
+    Start({.max_sequences = 1,
+           .slot_memory = 1000,
+           .preempted_memory = preempted,
+           .kv_admission = KvAdmission::kReserve});
+    Client* low = Send(3, 30, "");
+    Run(10);
+    Client* high = Send(3, 5, "", /*priority=*/1);
+    Run(5);
+    EXPECT_EQ(high->got.finish.has_value(), preempted == 100);
+    EXPECT_EQ(scheduler_->stats().preemptions, preempted == 100);
+    Run(30);
+    EXPECT_TRUE(low->got.finish.has_value());
+    EXPECT_TRUE(high->got.finish.has_value());
+    EXPECT_EQ(scheduler_->stats().dropped_states, 0);
+  }
+}
+
+// Memory that only an idle sequence holds comes back at the stall deadline.
+TEST_F(FairnessTest, ReservedMemoryOfAnIdleSequenceComesBack) {
+  Start({.max_sequences = 4,
+         .slot_memory = 100,
+         .preempted_memory = 100,
+         .kv_admission = KvAdmission::kReserve});
+  auto stream = std::make_shared<EventStream>(4);  // that the client does not read
+  GenerateRequest request;
+  request.info.arrival = now_;
+  request.prompt = {5, 5, 5};
+  request.params.ignore_eos = true;
+  scheduler_->Add(std::make_unique<GenerateSequence>(context_, 1000, request, 50, 1, stream));
+  Run(10);
+  EXPECT_EQ(scheduler_->stats().idle, 1);
+  Client* next = Send(3, 5, "");
+  Run(10);
+  EXPECT_EQ(Tokens(next), 0u);
+  now_ += 1h;
+  Run(10);
+  EXPECT_TRUE(next->got.finish.has_value());
+  EXPECT_EQ(scheduler_->stats().preemptions, 0);
+}
+
 TEST_F(FairnessTest, LowPriorityIsServedUnderEndlessHighOnes) {
   Start({.max_sequences = 1, .slot_memory = 1000, .preempted_memory = 1000, .aging = 1s});
   Client* low = Send(3, 30, "", /*priority=*/-2);

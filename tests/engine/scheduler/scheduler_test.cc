@@ -327,6 +327,39 @@ TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
   EXPECT_EQ(model_->largest_step, 32);
 }
 
+// A stream beside a long prompt, and beside a turn of a long session: a token of a prompt costs 500 us, and
+// 2 us for each token before it, so that one after 3,000 takes as long as thirteen first ones.
+TEST_F(SchedulerTest, DeepPromptsKeepTheBudgetFromTheirFirstStep) {
+  const SchedulerOptions options{.max_sequences = 4, .slot_memory = 1000000, .step_budget = 25ms};
+  Start(options, /*growing=*/true);
+  GenerateRequest turn = Following(3000);
+  turn.prompt.assign(60, 5);
+  scheduler_.reset();  // a server that has seen no long text
+  Start(options, /*growing=*/true);
+  model_->on_step = [this](const Batch& batch) {
+    now_ += 4ms;
+    for (const Segment& segment : batch.segments()) {
+      if (segment.rows > 1) now_ += segment.rows * (500us + 2us * segment.state->position());
+    }
+  };
+  Client talker = Generate(3, 10000);
+  for (int i = 0; i < 10; ++i) scheduler_->Tick();
+  Client brief = Generate(200, 1);
+  const int ticks = TickUntilDone({&brief}, 29ms);
+
+  Client deep = Generate(turn, 1);
+  // Four tokens are the least of a step.
+  TickUntilDone({&deep}, 4ms + 4 * (500us + 2us * 3060));
+  EXPECT_TRUE(deep.done());
+
+  brief = Generate(200, 1);
+  EXPECT_LE(TickUntilDone({&brief}, 29ms), ticks) << "not slower than before";
+  Client longer = Generate(2500, 1);
+  TickUntilDone({&longer}, 29ms);
+  EXPECT_TRUE(longer.done());
+  scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
+}
+
 // A state that is stored for the prefix cache is copied in parts of at most half a step's budget
 // while another sequence can use the step, and at once otherwise.
 TEST_F(SchedulerTest, StoringAStateHoldsNobodyUp) {

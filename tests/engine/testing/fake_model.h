@@ -173,7 +173,12 @@ class FakeModel : public LanguageModel {
     return steps > fail_after ? Internal("the device is gone") : Status();
   }
 
+  double KeysRead(int64_t position) const override {
+    return growing_ ? static_cast<double>(position + 1) : 0;
+  }
+
   void Step(const Batch& batch, float* hidden) override {
+    if (on_step) on_step(batch);
     std::set<SequenceState*> distinct;
     std::span<const int64_t> outputs = batch.output_rows();
     for (const Segment& segment : batch.segments()) {
@@ -221,6 +226,7 @@ class FakeModel : public LanguageModel {
 
   // Called for each part of a state that is saved, loaded, copied or cleared.
   std::function<void()> on_copy;
+  std::function<void(const Batch&)> on_step;
   bool touches_late = false;  // new states are not cleared
   std::atomic<int> live_states{0};
   std::atomic<int64_t> steps{0};
