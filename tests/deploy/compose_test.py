@@ -53,7 +53,12 @@ class Compose(unittest.TestCase):
         config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
         targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
         self.assertEqual(targets["polysketch"], ["server:9464"])
-        self.assertIn("EXPOSE 50051 9464", (DEPLOY / "docker/Dockerfile").read_text())
+        self.assertIn("EXPOSE 50051 8000 9464", (DEPLOY / "docker/Dockerfile").read_text())
+
+    def test_the_server_has_grpc_and_the_apis_over_http(self):
+        self.assertEqual(
+            sorted(COMPOSE["services"]["server"]["ports"]), ["127.0.0.1:50051:50051", "127.0.0.1:8000:8000"]
+        )
 
     def test_grafana_finds_prometheus_and_the_dashboards(self):
         grafana = mounts(COMPOSE["services"]["grafana"])

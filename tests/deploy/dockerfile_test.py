@@ -74,6 +74,9 @@ class Dockerfiles(unittest.TestCase):
             self.assertEqual(last.all("STOPSIGNAL"), ["SIGTERM"])
             entry = json.loads(last.all("ENTRYPOINT")[0]) + json.loads(last.all("CMD")[0])
             self.assertEqual(entry[0], "polysketch-server")
+            ports = [value.removeprefix("0.0.0.0:") for value in entry[2:8:2]]
+            self.assertEqual(last.all("EXPOSE"), [" ".join(ports)], path.name)
+            self.assertIn("--http-listen", entry)
             for flag in entry[1::2]:
                 self.assertRegex(text.stdout, rf"(?m)^  {flag}( |$)")
             (health,) = last.all("HEALTHCHECK")

@@ -172,17 +172,12 @@ class Overlays(DeployTest):
         grace = pod["terminationGracePeriodSeconds"]
         self.assertGreaterEqual(grace, stopping + drain + GOODBYE_SECONDS + SPARE_SECONDS)
 
-        scheme = "HTTPS" if "POLYSKETCH_TLS_CERT" in environment_of(objects) else "HTTP"
-        socket = any(argument.startswith("--listen=unix:") for argument in server["args"])
+        scheme = {"scheme": "HTTPS"} if "POLYSKETCH_TLS_CERT" in environment_of(objects) else {}
 
-        def patience(probe):
-            probe = server[probe]
-            if scheme == "HTTPS" or socket:
-                path = "/healthz" if probe is server["livenessProbe"] else "/readyz"
-                self.assertEqual(probe["httpGet"], {"path": path, "port": "http", "scheme": scheme})
-                self.assertNotIn("grpc", probe)
-            else:
-                self.assertEqual(probe["grpc"]["port"], 50051)
+        def patience(name):
+            probe = server[name]
+            path = "/healthz" if name == "livenessProbe" else "/readyz"
+            self.assertEqual(probe["httpGet"], {"path": path, "port": "http"} | scheme)
             return probe["periodSeconds"] * probe["failureThreshold"]
 
         # Endpoints learn of it by preStop's wait, which also covers the readiness probe.
@@ -242,6 +237,38 @@ class Overlays(DeployTest):
                 self.assertIn(volume["persistentVolumeClaim"]["claimName"], claims)
 
     @for_each_overlay
+    def test_ports_lead_from_clients_to_the_server(self, objects):
+        """Services, container ports, the addresses of the server and the policy name the same ports."""
+        pod, server = server_of(objects)
+        edge = any(container["name"] == "edge" for container in pod["containers"])
+        entry = re.search(r"(?m)^ENTRYPOINT (.*)$", (DEPLOY / "docker/Dockerfile").read_text())[1]
+        flags = server["args"] if "command" in server else re.sub(r'(--[a-z-]+)", "', r"\1=", entry)
+        listens = {int(port) for port in re.findall(r"-listen=0\.0\.0\.0:(\d+)", str(flags))}
+        self.assertEqual(listens, {port["containerPort"] for port in server["ports"]})
+        self.assertEqual(listens, {8000, 9464} if edge else {50051, 8000, 9464})
+
+        named = {port["name"]: port["containerPort"] for container in pod["containers"] for port in container["ports"]}
+        reached = set()
+        for service in ("polysketch", "polysketch-headless"):
+            ports = one(objects, "Service", service)["spec"]["ports"]
+            self.assertEqual([port["port"] for port in ports], [50051, 8000])
+            reached |= {named[port["targetPort"]] for port in ports}
+            encrypted = edge or "POLYSKETCH_TLS_CERT" in environment_of(objects)
+            for port, plain in zip(ports, ("kubernetes.io/h2c", "http"), strict=True):
+                self.assertEqual(port["appProtocol"], "https" if encrypted else plain)
+        self.assertEqual(reached, {8443} if edge else {50051, 8000})
+
+        # What any pod but Prometheus may reach is what the Services lead to: nothing goes around the edge.
+        allowed = set()
+        for policy in (o for o in objects if o["kind"] == "NetworkPolicy"):
+            if policy["spec"]["podSelector"]["matchLabels"] != {"app.kubernetes.io/name": "polysketch"}:
+                continue
+            for rule in policy["spec"]["ingress"]:
+                if "monitoring" not in str(rule.get("from")):
+                    allowed |= {port["port"] for port in rule["ports"]}
+        self.assertEqual(allowed, reached)
+
+    @for_each_overlay
     def test_flags_are_the_servers(self, objects):
         text = subprocess.run([BIN / "polysketch-server", "--help"], capture_output=True, text=True, check=True)
         known = {
@@ -288,8 +315,8 @@ class Overlays(DeployTest):
             value = environment_of(objects)["POLYSKETCH_" + flag.upper().replace("-", "_")]
             self.assertIn(f"--{flag} {value}", text)
         for service in ("polysketch", "polysketch-headless"):
-            (one_port,) = one(objects, "Service", service)["spec"]["ports"]
-            self.assertEqual(one_port["targetPort"], "edge")
+            for port in one(objects, "Service", service)["spec"]["ports"]:
+                self.assertEqual(port["targetPort"], "edge")
 
     def test_states_fit_their_volume(self):
         objects = built("sessions-volume")
