@@ -43,8 +43,7 @@ prometheus::Labels RpcLabels(std::string_view rpc, Code code) {
 
 constexpr char kPartHelp[] =
     "Time of steps by part: layers, logits, sampling, copying (of states that sequences start "
-    "from, "
-    "and of states for the prefix cache). The rest of a step is scheduling.";
+    "from, and of states for the prefix cache). The rest of a step is scheduling.";
 constexpr char kStoreHelp[] =
     "Time of an operation of the state store, by operation: put (a write), get (a read), other.";
 
