@@ -34,7 +34,8 @@ class Preset:
 
 
 def _paper(name: str, batch: int, accumulate: int) -> Preset:
-    """Adam, 7e-4, 10,000 steps of warm-up, 125,000 steps as in the paper. Batch and length fill one GPU of 80 GB."""
+    """A shape of the paper with a recipe of ours after the paper's: it has no weight decay, and a schedule, a batch and a length
+    of its own, which fill one GPU of 80 GB."""
     length = 8192
     config = dataclasses.replace(PAPER_SHAPES[name], context_length=length)
     recipe = Recipe(
@@ -43,7 +44,7 @@ def _paper(name: str, batch: int, accumulate: int) -> Preset:
     return Preset(config, recipe)
 
 
-# The shape of models/demo; the paper's recipe scaled to what two cores train in an hour: a smaller model takes a higher rate.
+# The shape of models/demo; the same recipe scaled to what two cores train in an hour: a smaller model takes a higher rate.
 _DEMO = Preset(
     ModelConfig(
         attention="learned_sketch_mixed",
