@@ -9,12 +9,36 @@
 #include <utility>
 
 #include "base/bounded_json.h"
+#include "clients/cpp/connection.h"
 #include "clients/cpp/terminal.h"
 
 namespace polysketch {
 namespace {
 
 constexpr size_t kBatchReadBytes = 64 << 10;
+
+// The rest of a line that has a url.
+Status ParseHttpItem(const Json& json, BatchItem* item) {
+  const Json& url = json["url"];
+  const std::string path = url.is_string() ? url.get<std::string>() : "";
+  if (!path.starts_with("/v1/") || path.find(' ') != std::string::npos ||
+      !CheckMetadata(path).ok()) {
+    return InvalidArgument("url: expected a path such as /v1/chat/completions, found ",
+                           JsonText(url));
+  }
+  if (json.contains("method") && json["method"] != "POST")
+    return InvalidArgument("method: expected \"POST\", found ", JsonText(json["method"]));
+  const auto body = json.find("body");
+  if (body == json.end() || !body->is_object()) {
+    return InvalidArgument("body: expected a JSON object, found ",
+                           body == json.end() ? "none" : JsonText(*body));
+  }
+  if (body->contains("stream") && (*body)["stream"] != false && !(*body)["stream"].is_null())
+    return InvalidArgument("body.stream: expected false, found ", JsonText((*body)["stream"]));
+  item->url = path;
+  item->body = JsonText(*body);
+  return Status();
+}
 
 // INVALID_ARGUMENT unless the line is a request that polysketch batch can send.
 Status ParseItem(const std::string& line, BatchItem* item) {
@@ -26,6 +50,7 @@ Status ParseItem(const std::string& line, BatchItem* item) {
                            id == json.end() ? "none" : JsonText(*id));
   }
   item->custom_id = *id;
+  if (json.contains("url")) return ParseHttpItem(json, item);
   const auto body = json.find("body");
   if (body == json.end() || !body->is_object()) {
     return InvalidArgument("body: expected a CompleteRequest as a JSON object, found ",
@@ -45,10 +70,8 @@ std::unordered_set<std::string> AnsweredIds(std::istream* file) {
   for (std::string line; std::getline(*file, line);) {
     const Result<Json> parsed = ParseJson<Json>(line);
     const Json json = parsed.ok() ? *parsed : Json();
-    if (!json.is_object() || !json.contains("custom_id") || !json.contains("response")) continue;
-    if (json["custom_id"].is_string() && json["response"].is_object()) {
+    if (IsAnswered(json) && json.contains("custom_id") && json["custom_id"].is_string())
       ids.insert(json["custom_id"].get<std::string>());
-    }
   }
   return ids;
 }
@@ -68,6 +91,7 @@ int64_t WholeLines(std::istream* file) {
 
 BatchItem ParseBatchItem(const std::string& line, int64_t line_number) {
   BatchItem item;
+  item.line = line_number;
   const Status status = ParseItem(line, &item);
   if (!status.ok()) item.status = InvalidArgument("line ", line_number, ": ", status.message());
   return item;
@@ -133,6 +157,27 @@ Json BatchError(const BatchItem& item, Code code, const std::string& message,
   line["error"]["message"] = message;
   if (!reason.empty()) line["error"]["reason"] = reason;
   return line;
+}
+
+Json BatchHttpResponse(const BatchItem& item, const BatchAnswer& answer) {
+  Json line;
+  line["id"] = StrCat("batch_req_", item.line);
+  line["custom_id"] = item.custom_id;
+  Json& response = line["response"];
+  response["status_code"] = answer.status;
+  response["request_id"] = answer.request_id;
+  Result<Json> body = ParseJson<Json>(answer.body);
+  response["body"] = body.ok() ? *std::move(body) : Json(answer.body);
+  line["error"] = nullptr;
+  return line;
+}
+
+bool IsAnswered(const Json& line) {
+  if (!line.is_object()) return false;
+  const auto response = line.find("response");
+  if (response == line.end() || !response->is_object()) return false;
+  const auto status = response->find("status_code");
+  return status == response->end() || *status == 200;
 }
 
 Result<std::unique_ptr<BatchOutput>> BatchOutput::Open(const std::string& path, bool in_order,

@@ -17,12 +17,23 @@
 namespace polysketch {
 
 // A line of the input: {"custom_id": ID, "body": REQUEST}, with the request in the JSON form of
-// CompleteRequest that protobuf defines.
+// CompleteRequest that protobuf defines; or, as in OpenAI's batch files, {"custom_id": ID, "method":
+// "POST", "url": PATH, "body": REQUEST}, with the body of a request to a path of the HTTP port.
 struct BatchItem {
   int64_t index = 0;  // counts the items that are not skipped
+  int64_t line = 0;   // of the input, from 1
   Json custom_id;     // a string; null: the line has none
   Status status;      // why the line is no request; the message begins with "line 3: "
   v1::CompleteRequest request;
+  std::string url;   // the path; empty: a CompleteRequest
+  std::string body;  // JSON, for `url`
+};
+
+// The answer to a request over HTTP.
+struct BatchAnswer {
+  int status = 0;
+  std::string request_id;
+  std::string body;
 };
 
 // Parses one line of the input. The index of the result is 0.
@@ -63,10 +74,16 @@ Json BatchResponse(const BatchItem& item, Json response);
 Json BatchError(const BatchItem& item, Code code, const std::string& message,
                 const std::string& reason = "");
 
+// {"id": ID, "custom_id": ID, "response": {"status_code": STATUS, "request_id": ID, "body": BODY}, "error": null}, as in
+// OpenAI's output files.
+Json BatchHttpResponse(const BatchItem& item, const BatchAnswer& answer);
+// Whether a line has a response that is no error.
+bool IsAnswered(const Json& line);
+
 // Writes results, each as it comes or in the order of the input.
 class BatchOutput {
  public:
-  // "-" is standard output. A file is continued: `done` gets the ids of its lines without an error.
+  // "-" is standard output. A file is continued: `done` gets the ids of its lines that are answered.
   // A last line without its end, which a killed process leaves, is removed.
   static Result<std::unique_ptr<BatchOutput>> Open(const std::string& path, bool in_order,
                                                    std::unordered_set<std::string>* done);

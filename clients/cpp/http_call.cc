@@ -1,7 +1,9 @@
 #include "clients/cpp/http_call.h"
 
 #include <curl/curl.h>
+#include <strings.h>
 
+#include <cctype>
 #include <memory>
 
 #include "base/check.h"
@@ -40,6 +42,21 @@ size_t OnBytes(char* data, size_t size, size_t count, void* user) {
       transfer.status = Unavailable("the answer of status ", code, " is too long");
   }
   return transfer.status.ok() && !transfer.stopped() ? bytes.size() : 0;
+}
+
+// A line of the answer's head.
+size_t OnHeader(char* data, size_t size, size_t count, void* user) {
+  constexpr std::string_view kName = "x-request-id:";
+  std::string_view line(data, size * count);
+  if (line.size() < kName.size() || strncasecmp(line.data(), kName.data(), kName.size()) != 0)
+    return line.size();
+  std::string_view value = line.substr(kName.size());
+  while (!value.empty() && std::isspace(static_cast<unsigned char>(value.front())) != 0)
+    value.remove_prefix(1);
+  while (!value.empty() && std::isspace(static_cast<unsigned char>(value.back())) != 0)
+    value.remove_suffix(1);
+  static_cast<Transfer*>(user)->reply.request_id = value;
+  return line.size();
 }
 
 int OnProgress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
@@ -89,11 +106,14 @@ Result<HttpReply> CallHttp(const ConnectionOptions& connection, const HttpReques
   AddHeader("Expect:", &headers);  // no wait for 100 Continue
   if (!connection.api_key.empty())
     AddHeader("Authorization: Bearer " + connection.api_key, &headers);
+  for (const std::string& line : request.headers) AddHeader(line, &headers);
   curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers.get());
 
   Transfer transfer{.curl = curl.get(), .take = take, .stopped = stopped};
   curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, OnBytes);
   curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &transfer);
+  curl_easy_setopt(curl.get(), CURLOPT_HEADERFUNCTION, OnHeader);
+  curl_easy_setopt(curl.get(), CURLOPT_HEADERDATA, &transfer);
   curl_easy_setopt(curl.get(), CURLOPT_XFERINFOFUNCTION, OnProgress);
   curl_easy_setopt(curl.get(), CURLOPT_XFERINFODATA, &transfer);
   curl_easy_setopt(curl.get(), CURLOPT_NOPROGRESS, 0L);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "clients/cpp/connection.h"
@@ -14,12 +15,14 @@ struct HttpRequest {
   std::string server;  // HOST:PORT
   std::string method;
   std::string path;
-  std::string body;  // JSON; empty: none
+  std::string body;                       // JSON; empty: none
+  std::vector<std::string> headers = {};  // "name: value", besides those of every call
 };
 
 struct HttpReply {
   int status = 0;
-  std::string body;  // of another status than 200
+  std::string body;        // of another status than 200
+  std::string request_id;  // x-request-id; empty: none
 };
 
 // Makes a call. The body of an answer of status 200 goes to `take` as it arrives; an error of `take` ends the call,

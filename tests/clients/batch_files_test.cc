@@ -35,6 +35,48 @@ class BatchFiles : public ::testing::Test {
 constexpr char kLine[] =
     R"({"custom_id": "a", "body": {"prompt": {"text": "x"}, "max_tokens": 3}})";
 
+TEST_F(BatchFiles, ReadLinesOfOpenAi) {
+  const auto parse = [](const std::string& rest) {
+    return ParseBatchItem(R"({"custom_id": "a", )" + rest + "}", 7);
+  };
+  const BatchItem item =
+      parse(R"("method": "POST", "url": "/v1/chat/completions", "body": {"b": 1, "a": 0.1})");
+  ASSERT_TRUE(item.status.ok()) << item.status.ToString();
+  EXPECT_EQ(item.url, "/v1/chat/completions");
+  EXPECT_EQ(item.body, R"({"b":1,"a":0.1})") << "in its order";
+  EXPECT_EQ(item.line, 7);
+  EXPECT_TRUE(parse(R"("url": "/v1/embeddings", "body": {"stream": false})").status.ok());
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("url": 3, "body": {})", "line 7: url: expected a path such as"},
+      {R"("url": "http://a.example/v1/x", "body": {})", "line 7: url: expected a path such as"},
+      {R"("url": "/v1/a b", "body": {})", "line 7: url: expected a path such as"},
+      {R"("url": "/v1/a\r\nx: y", "body": {})", "line 7: url: expected a path such as"},
+      {R"("url": "/v1/x", "method": "GET", "body": {})",
+       "line 7: method: expected \"POST\", found \"GET\""},
+      {R"("url": "/v1/x")", "line 7: body: expected a JSON object, found none"},
+      {R"("url": "/v1/x", "body": {"stream": true})",
+       "line 7: body.stream: expected false, found true"},
+  };
+  for (const auto& [rest, message] : cases)
+    EXPECT_TRUE(parse(rest).status.message().starts_with(message)) << parse(rest).status.ToString();
+}
+
+TEST_F(BatchFiles, WriteLinesOfOpenAi) {
+  BatchItem item;
+  item.custom_id = "a";
+  item.line = 7;
+  const Json good = BatchHttpResponse(item, {200, "r-1", R"({"x": 1})"});
+  EXPECT_EQ(good.dump(), R"({"id":"batch_req_7","custom_id":"a","response":{"status_code":200,)"
+                         R"("request_id":"r-1","body":{"x":1}},"error":null})");
+  EXPECT_TRUE(IsAnswered(good));
+  const Json bad = BatchHttpResponse(item, {400, "", "no JSON"});
+  EXPECT_EQ(bad["response"]["body"], "no JSON");
+  EXPECT_FALSE(IsAnswered(bad)) << "it is sent again";
+  EXPECT_TRUE(IsAnswered(BatchResponse(item, Json::object())));
+  EXPECT_FALSE(IsAnswered(BatchError(item, Code::kInternal, "x")));
+  EXPECT_FALSE(IsAnswered(3));
+}
+
 TEST_F(BatchFiles, ReadTheJsonFormOfTheRequest) {
   const BatchItem item = ParseBatchItem(
       R"({"custom_id": "a", "body": {"prompt": {"tokens": {"ids": [1, 2]}}, "max_tokens": 0,

@@ -555,6 +555,80 @@ TEST_F(BatchCommand, ContinuesItsOutput) {
   EXPECT_EQ(Run(batch).standard_error, "polysketch: 0 succeeded, 0 failed, 3 skipped\n");
 }
 
+TEST_F(BatchCommand, ReadsFilesOfOpenAi) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  const auto line = [](const std::string& id, const std::string& url, const json& body) {
+    return json({{"custom_id", id}, {"method", "POST"}, {"url", url}, {"body", body}}).dump() +
+           "\n";
+  };
+  const auto body = [](int tokens) {
+    return json({{"prompt", "It was"}, {"max_tokens", tokens}, {"temperature", 0}});
+  };
+  std::string input;
+  for (int i = 0; i < 12; ++i) input += line(std::to_string(i), "/v1/completions", body(1 + i));
+  input += line("bad", "/v1/completions", body(-1)) + line("path", "/v1/nothing", body(1));
+  input += line("stream", "/v1/completions", {{"stream", true}}) + Line("grpc", "It", 3, "1");
+  WriteFile(folder_ / "in", input);
+  const auto run = [&](Strings more = {}) {
+    return RunProcess({.arguments = With({Binary("polysketch"), "batch", "--server",
+                                          server.address(), "--http-server", server.http_address(),
+                                          "--input", folder_ / "in", "--output", folder_ / "out"},
+                                         more)});
+  };
+  const ProcessResult result = run({"--concurrency", "5", "--in-order"});
+  EXPECT_EQ(result.exit_status, 1);
+  EXPECT_EQ(result.standard_error, "polysketch: 13 succeeded, 3 failed, 0 skipped\n");
+  const std::vector<json> lines = OutputLines();
+  ASSERT_EQ(lines.size(), 16u);
+  std::set<std::string> ids;
+  for (int i = 0; i < 12; ++i) {
+    const json& response = lines[i].at("response");
+    EXPECT_EQ(lines[i].at("custom_id"), std::to_string(i));
+    EXPECT_TRUE(lines[i].at("error").is_null());
+    EXPECT_EQ(response.at("status_code"), 200);
+    ids.insert(response.at("request_id").get<std::string>());
+    const json one =
+        json::parse(Http(server.http_address(), "/v1/completions", body(1 + i).dump()).body);
+    EXPECT_EQ(response.at("body").at("choices"), one.at("choices")) << i;
+    EXPECT_EQ(response.at("body").at("usage").at("completion_tokens"), 1 + i);
+  }
+  EXPECT_EQ(ids.size(), 12u);
+  EXPECT_EQ(lines[12].at("response").at("status_code"), 400);
+  EXPECT_EQ(lines[12].at("response").at("body").at("error").at("param"), "max_tokens");
+  EXPECT_TRUE(lines[12].at("error").is_null());
+  EXPECT_EQ(lines[13].at("response").at("status_code"), 404);
+  EXPECT_EQ(lines[14].at("error").at("message"),
+            "line 15: body.stream: expected false, found true");
+  EXPECT_EQ(lines[15].at("response").at("finish_reason"), "length") << "a CompleteRequest";
+
+  EXPECT_EQ(run().standard_error, "polysketch: 0 succeeded, 3 failed, 13 skipped\n");
+  EXPECT_EQ(OutputLines().size(), 19u);
+}
+
+TEST_F(BatchCommand, OverHttpItWaitsForAFullQueueAndNamesAServerThatIsAway) {
+  const Server server(
+      {.flags = {"--http-listen", "127.0.0.1:0", "--max-sequences", "1", "--max-queue", "0"}});
+  std::string input;
+  for (int i = 0; i < 4; ++i) {
+    const json body = {{"prompt", "It"}, {"max_tokens", 20}};
+    input += json({{"custom_id", std::to_string(i)}, {"url", "/v1/completions"}, {"body", body}})
+                 .dump() +
+             "\n";
+  }
+  const auto run = [&](const std::string& address, const char* retries) {
+    return RunProcess({.arguments = {Binary("polysketch"), "batch", "--http-server", address,
+                                     "--retries", retries},
+                       .standard_input = input});
+  };
+  const ProcessResult patient = run(server.http_address(), "1000");
+  EXPECT_EQ(patient.exit_status, 0) << patient.standard_output;
+  EXPECT_EQ(Lines(patient.standard_output).size(), 4u);
+  const ProcessResult away = run("127.0.0.1:1", "0");
+  EXPECT_EQ(away.exit_status, 1);
+  EXPECT_TRUE(away.standard_error.starts_with("polysketch: nothing answers at 127.0.0.1:1"));
+  EXPECT_EQ(away.standard_output, "");
+}
+
 TEST_F(BatchCommand, AnInterruptKeepsWhatIsDone) {
   WriteFile(folder_ / "in", Line("quick", "It", 3, "1") + Line("endless", "It", 1000000, "1"));
   const Strings batch = {"batch", "--input", folder_ / "in", "--output", folder_ / "out"};
