@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/byte_buffer.h"
+
 namespace polysketch {
 
 size_t SavedLayerBytes(const AttentionSpec& spec, int64_t features, int64_t position) {
@@ -62,6 +64,36 @@ size_t HostState::bytes() const {
   return bytes;
 }
 
+StateMemory HostState::Memory() const {
+  StateMemory memory;
+  std::vector<std::pair<size_t, size_t>>
+      firsts;  // the first layer of each spec, and its first block
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const std::vector<StateBlock> blocks = layers_[i]->Blocks();
+    memory.own += layers_[i]->bytes();
+    if (blocks.empty()) continue;
+    for (const StateBlock& block : blocks) memory.own -= block.bytes;
+    memory.own += blocks.size() * kBlockReferenceBytes;
+    const auto first = std::ranges::find_if(
+        firsts, [&](const auto& one) { return specs_[one.first] == specs_[i]; });
+    if (first == firsts.end()) {
+      firsts.emplace_back(i, memory.blocks.size());
+      memory.blocks.insert(memory.blocks.end(), blocks.begin(), blocks.end());
+      continue;
+    }
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      memory.blocks[first->second + b].bytes += blocks[b].bytes;
+    }
+  }
+  return memory;
+}
+
+size_t HostState::BytesToCopy() const {
+  size_t bytes = 0;
+  for (const auto& layer : layers_) bytes += layer->BytesToCopy(position());
+  return bytes;
+}
+
 void HostState::Reset() {
   for (const auto& layer : layers_) layer->Reset();
   set_position(0);
@@ -82,6 +114,18 @@ size_t HostState::SavedBytes() const {
 void HostState::SavePart(int layer, std::span<uint8_t> out) const {
   SavedValues values = SavedValues::Writer(PartOf(out, layer, position()));
   layers_[static_cast<size_t>(layer)]->Walk(position(), &values);  // a writer only reads
+}
+
+void HostState::SaveInPieces(const std::function<void(std::span<const uint8_t>)>& write) const {
+  ByteBuffer piece;
+  for (const auto& layer : layers_) {
+    piece.resize(layer->SavedBytes(position()));
+    {
+      SavedValues values = SavedValues::Writer(piece);
+      layer->Walk(position(), &values);
+    }
+    write(piece);
+  }
 }
 
 Status HostState::CheckSavedSize(int64_t position, size_t size) const {

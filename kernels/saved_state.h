@@ -140,6 +140,9 @@ class HostLayer {
 
   // As in SequenceState, for the layer. The state knows the position.
   virtual size_t bytes() const = 0;
+  // Those of bytes() that other states may hold too.
+  virtual std::vector<StateBlock> Blocks() const { return {}; }
+  virtual size_t BytesToCopy(int64_t /*position*/) const { return 0; }
   virtual void Reset() = 0;
   virtual void Truncate(int64_t position) = 0;
   virtual void Clear() {}
@@ -163,11 +166,15 @@ class HostLayer {
 class HostState : public LayeredState {
  public:
   size_t bytes() const final;
+  // Layers of one spec hold the same of their blocks together. One id stands for those of the same tokens.
+  StateMemory Memory() const final;
+  size_t BytesToCopy() const final;
   void Reset() final;
   void Truncate(int64_t position) final;
   size_t SavedBytes() const final;
   int parts() const final { return static_cast<int>(layers_.size()); }
   void SavePart(int layer, std::span<uint8_t> out) const final;
+  void SaveInPieces(const std::function<void(std::span<const uint8_t>)>& write) const final;
   Status CheckSavedSize(int64_t position, size_t size) const final;
   Status LoadPart(int layer, int64_t position, std::span<const uint8_t> bytes) final;
   void CopyPart(int layer, const SequenceState& other) final;

@@ -3,12 +3,36 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "base/byte_buffer.h"
 #include "base/status.h"
 
 namespace polysketch {
+
+// Memory that several states may hold together: a block of tokens of their KV caches. It counts once.
+struct StateBlock {
+  const void* id = nullptr;  // unique while a state holds the block
+  size_t bytes = 0;
+};
+
+// What a layer that holds a block takes for that: a pointer, and an element of StateMemory::blocks.
+inline constexpr size_t kBlockReferenceBytes = sizeof(std::shared_ptr<void>) + sizeof(StateBlock);
+
+// The memory of a state.
+struct StateMemory {
+  size_t own = 0;                       // bytes that no other state holds
+  std::vector<StateBlock> blocks = {};  // which others may hold too
+
+  size_t bytes() const {
+    size_t sum = own;
+    for (const StateBlock& block : blocks) sum += block.bytes;
+    return sum;
+  }
+};
 
 // What attention keeps of one sequence's past tokens, in every layer. The size of a layer is constant for
 // recurrent kinds and grows in blocks for KV kinds, where the layer has a window up to that. Used by the
@@ -23,6 +47,10 @@ class SequenceState {
   void Advance(int64_t tokens) { position_ += tokens; }
   // Bytes of memory held.
   virtual size_t bytes() const = 0;
+  // The same, with the blocks that other states may hold too.
+  virtual StateMemory Memory() const { return {bytes(), {}}; }
+  // Bytes of blocks that the next step copies before it writes to them, because others hold them.
+  virtual size_t BytesToCopy() const { return 0; }
   virtual std::unique_ptr<SequenceState> Clone() const = 0;
   // Becomes the state of the empty sequence.
   virtual void Reset() = 0;
@@ -35,6 +63,13 @@ class SequenceState {
   // Forgets the tokens from `position` on; afterwards the state is bit for bit the one that never
   // processed them. EarliestTruncation() <= position <= position().
   virtual void Truncate(int64_t position) = 0;
+  // Whether copies of the state hold blocks of it, in host memory. No state changes when another one does.
+  virtual bool shares() const { return false; }
+  // An empty state of the same backend and spec; only with shares().
+  virtual std::unique_ptr<SequenceState> NewSharing() const { return nullptr; }
+  // Whether CopyPart takes a state that is not known to be of the same backend and spec.
+  virtual bool CanCopy(const SequenceState& /*other*/) const { return false; }
+
   // Lowest position that Truncate accepts, the latest of the layers' (AttentionSpec::EarliestTruncation):
   // at least one token of the current block must remain, since neither folded nor dropped tokens can
   // be removed. 0 if every layer keeps all tokens.
@@ -55,6 +90,12 @@ class SequenceState {
   // kernels/cpu.
   void Save(std::span<uint8_t> out) const {
     for (int part = 0; part < parts(); ++part) SavePart(part, out);
+  }
+  // Calls write(bytes) for the bytes that Save writes, in order, a part of them at a time: whole values.
+  virtual void SaveInPieces(const std::function<void(std::span<const uint8_t>)>& write) const {
+    ByteBuffer all(SavedBytes());
+    Save(all);
+    write(all);
   }
   // Becomes the state of `position` tokens that Save wrote. INVALID_ARGUMENT if the size does not
   // fit the position or a value is not finite; the state is then that of the empty sequence.

@@ -67,7 +67,7 @@ int64_t PrefixCache::Learn(const std::string& salt, const Principal& principal,
 std::optional<PrefixCache::Room> PrefixCache::Reserve(const std::string& salt,
                                                       const Principal& principal,
                                                       std::span<const int32_t> tokens,
-                                                      size_t bytes) {
+                                                      const StateMemory& memory) {
   Freed freed;
   std::lock_guard lock(mutex_);
   const int64_t size = std::ssize(tokens);
@@ -85,8 +85,11 @@ std::optional<PrefixCache::Room> PrefixCache::Reserve(const std::string& salt,
     const int64_t common = std::min(node->end, match.tokens);
     if (common > 0 && Provider(node, common, common) != nullptr) provided = common;
   }
+  size_t bytes = memory.own + blocks_.BytesToAdd(memory.blocks);
   const double priority = inflation_ + Cost(provided, size) / static_cast<double>(bytes + 1);
-  for (;; match = tree_.Find(salt, tokens)) {
+  // What is evicted may have had blocks of the state.
+  for (;;
+       match = tree_.Find(salt, tokens), bytes = memory.own + blocks_.BytesToAdd(memory.blocks)) {
     const size_t needed = bytes + PrefixTree::BytesToExtend(match, size, salt);
     if (stats_.bytes + needed <= memory_) break;
     if (!MakeRoom(needed, principal, priority, &freed)) return std::nullopt;
@@ -169,13 +172,21 @@ void PrefixCache::Rank(Node* node, double priority) {
 }
 
 void PrefixCache::Uncount(Node* node) {
-  const auto bytes = static_cast<int64_t>(node->counted_bytes);
-  if (bytes == 0) return;
-  held_.Remove(node->principal, bytes);
-  stats_.bytes -= node->counted_bytes;
+  if (node->counted_bytes == 0) return;
+  size_t bytes = node->counted_bytes, held = bytes;
+  if (node->counted_state != nullptr) {
+    const std::span<const StateBlock> blocks = node->counted_state->blocks();
+    const auto of = blocks_of_.find(node->principal);
+    bytes += blocks_.Remove(blocks);
+    held += of->second.Remove(blocks);
+    if (of->second.empty()) blocks_of_.erase(of);
+    node->counted_state = nullptr;
+  }
+  held_.Remove(node->principal, static_cast<int64_t>(held));
+  stats_.bytes -= bytes;
   if (node->counted_as_text) {
-    texts_held_.Remove(node->principal, bytes);
-    stats_.text_bytes -= node->counted_bytes;
+    texts_held_.Remove(node->principal, static_cast<int64_t>(held));
+    stats_.text_bytes -= bytes;
     texts_.erase(node->text);
   }
   node->counted_bytes = 0;
@@ -184,15 +195,20 @@ void PrefixCache::Uncount(Node* node) {
 
 void PrefixCache::Count(Node* node) {
   Uncount(node);
-  const size_t state = node->state == nullptr ? node->reserved_bytes : node->state->bytes.size();
+  const size_t state = node->state == nullptr ? node->reserved_bytes : node->state->own_bytes();
   node->counted_bytes = PrefixTree::BytesOf(*node) + state;
-  const auto bytes = static_cast<int64_t>(node->counted_bytes);
-  held_.Add(node->principal, bytes);
-  stats_.bytes += node->counted_bytes;
+  size_t bytes = node->counted_bytes, held = bytes;
+  if (node->state != nullptr && !node->state->blocks().empty()) {
+    node->counted_state = node->state;
+    bytes += blocks_.Add(node->state->blocks());
+    held += blocks_of_[node->principal].Add(node->state->blocks());
+  }
+  held_.Add(node->principal, static_cast<int64_t>(held));
+  stats_.bytes += bytes;
   node->counted_as_text = node->state == nullptr && !node->saving;
   if (!node->counted_as_text) return;
-  texts_held_.Add(node->principal, bytes);
-  stats_.text_bytes += node->counted_bytes;
+  texts_held_.Add(node->principal, static_cast<int64_t>(held));
+  stats_.text_bytes += bytes;
   node->text = texts_.insert(texts_.end(), node);
 }
 

@@ -8,17 +8,19 @@
 // prompts are likely to begin alike (PrefixPlan), and the tree also knows texts without a state: from them
 // the second prompt that shares a beginning learns where it parts from the first.
 //
-// Thread-safe. Memory is counted before it is taken: token ids, nodes, states that are being stored. What
-// is evicted is, of the states of a principal that holds more than an equal share, the one whose loss costs
-// the least recomputation a byte, less for what has not been used for long (GreedyDual-Size: Cao and Irani,
-// 1997). So one that stores much evicts its own states. Principals that share a tenant find each other's
-// states, and yet each holds its own. Texts without a state have a small part of the memory, of which the
-// least recently used are forgotten.
+// Thread-safe. Memory is counted before it is taken: token ids, nodes, states that are being stored. A
+// block of a KV cache that several states share counts once, and once for each principal that holds one of
+// them. What is evicted is, of the states of a principal that holds more than an equal share, the one whose
+// loss costs the least recomputation a byte, less for what has not been used for long (GreedyDual-Size: Cao
+// and Irani, 1997). So one that stores much evicts its own states. Principals that share a tenant find each
+// other's states, and yet each holds its own. Texts without a state have a small part of the memory, of
+// which the least recently used are forgotten.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +31,7 @@
 
 #include "base/shares.h"
 #include "engine/prefix_cache/prefix_tree.h"
+#include "engine/snapshot/block_ledger.h"
 #include "engine/snapshot/snapshot.h"
 
 namespace polysketch {
@@ -92,11 +95,11 @@ class PrefixCache {
     PrefixCache* cache_;
     PrefixTree::Node* node_;
   };
-  // Makes room for the state of exactly `tokens`, of `bytes` bytes, which `principal` will hold. nullopt if
-  // there is such a state, or one that provides them (which is used thereby), or if one is being saved, or
-  // if what would be evicted is worth more.
+  // Makes room for the state of exactly `tokens`, which takes `memory` and which `principal` will hold.
+  // nullopt if there is such a state, or one that provides them (which is used thereby), or if one is being
+  // saved, or if what would be evicted is worth more.
   std::optional<Room> Reserve(const std::string& salt, const Principal& principal,
-                              std::span<const int32_t> tokens, size_t bytes);
+                              std::span<const int32_t> tokens, const StateMemory& memory);
   // Stores the state that the room is for. earliest_truncation is SequenceState::EarliestTruncation. States
   // of the same principal before it on its path, which it provides too, are removed.
   void Store(Room room, std::shared_ptr<const SavedState> state, int64_t earliest_truncation);
@@ -133,9 +136,11 @@ class PrefixCache {
   double Cost(int64_t begin, int64_t end) const;
   // Number of tokens before the node's end that are provided without its state.
   int64_t ProvidedWithout(const Node& node) const;
+  // By what the node's state frees when it is evicted.
   double Priority(const Node& node) const {
-    return node.use.inflation + Cost(ProvidedWithout(node), node.end) /
-                                    static_cast<double>(node.state->bytes.size() + 1);
+    const size_t bytes = node.state->own_bytes() + blocks_.BytesToRemove(node.state->blocks());
+    return node.use.inflation +
+           Cost(ProvidedWithout(node), node.end) / static_cast<double>(bytes + 1);
   }
   void Use(Node* node);
   void Rank(Node* node, double priority);
@@ -164,10 +169,12 @@ class PrefixCache {
   PrefixTree tree_;
   std::set<Node*, Before> states_;  // with a state; the first is evicted first
   std::list<Node*> texts_;          // without a state; least recently used first
-  Shares held_;                     // bytes
-  Shares texts_held_;               // of them, of texts_
-  size_t reserved_ = 0;             // bytes of states that are being saved
-  double inflation_ = 0;            // priority of the last state that was evicted
+  BlockLedger blocks_;              // of all states
+  std::map<Principal, BlockLedger> blocks_of_;
+  Shares held_;           // bytes
+  Shares texts_held_;     // of them, of texts_
+  size_t reserved_ = 0;   // bytes of states that are being saved
+  double inflation_ = 0;  // priority of the last state that was evicted
   uint64_t uses_ = 0;
   PrefixCacheStats stats_;
 };

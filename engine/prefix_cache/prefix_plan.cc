@@ -95,7 +95,7 @@ void PrefixPlan::OnEnd(std::span<const int32_t> tokens, const SequenceState& sta
 
 void PrefixPlan::Save(std::span<const int32_t> tokens, const SequenceState& state) {
   std::optional<PrefixCache::Room> room =
-      cache_->Reserve(salt_, principal_, tokens, state.SavedBytes());
+      cache_->Reserve(salt_, principal_, tokens, StateSaver::MemoryFor(state));
   if (!room) return;
   room_.emplace(*std::move(room));
   saver_.emplace(state);

@@ -5,8 +5,6 @@
 // Each salt has a tree of its own, so that no text of one tenant is compared with that of another. A walk
 // takes time in proportion to the text that is looked up. Nothing recurses: a client chooses the depth.
 //
-// States are whole copies. Blocks of a KV cache that several states share will belong to nodes too.
-//
 // Not thread-safe.
 #pragma once
 
@@ -51,8 +49,9 @@ class PrefixTree {
     Node* widest = nullptr;
 
     // The caller's.
-    Principal principal;       // holds the node and its state
-    size_t counted_bytes = 0;  // as the principal's
+    Principal principal;                              // holds the node and its state
+    size_t counted_bytes = 0;                         // as the principal's, without blocks
+    std::shared_ptr<const SavedState> counted_state;  // whose blocks are counted
     bool counted_as_text = false;
     bool saving = false;        // a state will be stored here
     size_t reserved_bytes = 0;  // for it

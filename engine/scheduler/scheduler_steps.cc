@@ -188,7 +188,8 @@ bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
 bool Scheduler::MemoryFor(Slot* slot, int64_t tokens, size_t* growth) {
   if (!states_.kv_kind()) return true;
   const int64_t length = slot->state().position() + tokens;
-  const size_t more = states_.BytesFor(length) - states_.BytesFor(length - tokens);
+  const size_t more =
+      states_.BytesFor(length) - states_.BytesFor(length - tokens) + slot->state().BytesToCopy();
   if (more == 0) return true;
   *growth += more;
   if (MemoryFits(*growth)) return true;

@@ -43,7 +43,10 @@ class StateLoader {
   Status Continue(SequenceState* state, ThreadPool* pool) {
     PS_CHECK(!done());
     if (saved_ != nullptr && !parts_.started()) {
-      PS_RETURN_IF_ERROR(state->CheckSavedSize(saved_->position, saved_->bytes.size()));
+      // Of an engine with another backend or another format of states.
+      if (saved_->copy != nullptr && !state->CanCopy(*saved_->copy)) saved_ = saved_->AsBytes();
+      if (saved_->copy == nullptr)
+        PS_RETURN_IF_ERROR(state->CheckSavedSize(saved_->position, saved_->bytes.size()));
     }
     std::vector<Status> statuses(static_cast<size_t>(state->parts()));
     parts_.RunNext(pool,
@@ -60,13 +63,17 @@ class StateLoader {
     return source_ != nullptr ? source_->state->position() : 0;
   }
   Status LoadPart(int part, SequenceState* state) const {
-    if (saved_ != nullptr) return state->LoadPart(part, saved_->position, saved_->bytes);
-    source_ != nullptr ? state->CopyPart(part, *source_->state) : state->ClearPart(part);
+    if (saved_ != nullptr && saved_->copy == nullptr)
+      return state->LoadPart(part, saved_->position, saved_->bytes);
+    const SequenceState* const from = saved_ != nullptr    ? saved_->copy.get()
+                                      : source_ != nullptr ? source_->state.get()
+                                                           : nullptr;
+    from != nullptr ? state->CopyPart(part, *from) : state->ClearPart(part);
     return Status();
   }
 
-  const std::shared_ptr<const SavedState> saved_;  // null: source_
-  const std::shared_ptr<ForkSource> source_;       // null too: the empty state
+  std::shared_ptr<const SavedState> saved_;   // null: source_
+  const std::shared_ptr<ForkSource> source_;  // null too: the empty state
   StateParts parts_;
 };
 

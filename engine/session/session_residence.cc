@@ -256,13 +256,18 @@ bool SessionTable::OwnsState(const Entry& entry) const {
          found->second.OwnsState(*entry.snapshot);
 }
 
+int64_t SessionTable::BytesToRemove(const Entry& entry) const {
+  return static_cast<int64_t>(ledgers_.at(entry.principal).BytesToRemove(*entry.snapshot));
+}
+
 Status SessionTable::CheckShare(const Entry& entry, bool owned_before) {
   if (options_.store != nullptr || owned_before || !OwnsState(entry)) return Status();
-  const auto bytes = static_cast<int64_t>(entry.snapshot->bytes());
+  const int64_t bytes = BytesToRemove(entry),
+                all = static_cast<int64_t>(memory_.BytesToRemove(*entry.snapshot));
   shares_.Remove(entry.principal, bytes);
-  reserved_ -= bytes;  // as if the entry were not there yet
+  reserved_ -= all;  // as if the entry were not there yet
   Status status = MakeShare(entry.principal, bytes, /*grows=*/false, &entry);
-  reserved_ += bytes;
+  reserved_ += all;
   shares_.Add(entry.principal, bytes);
   return status;
 }
@@ -274,7 +279,7 @@ Status SessionTable::Reserve(SessionLease* lease, int64_t tokens) {
   const Entry& entry = *Find(lease->key_);
   const bool owns = entry.principal == lease->principal_ && OwnsState(entry);
   const auto bytes = static_cast<int64_t>(sizeof(Snapshot) + options_.state_bytes(tokens));
-  const int64_t more = std::max<int64_t>(bytes - (owns ? entry.bytes : 0), 0);
+  const int64_t more = std::max<int64_t>(bytes - (owns ? BytesToRemove(entry) : 0), 0);
   PS_RETURN_IF_ERROR(MakeShare(lease->principal_, more, owns, &entry));
   SetReserved(lease, more);
   return Status();
@@ -336,8 +341,12 @@ std::optional<std::chrono::milliseconds> SessionTable::TimeUntilFit(const Princi
   std::sort(entries.begin(), entries.end(),
             [&](const Entry* a, const Entry* b) { return ends(a) < ends(b); });
   Shares shares = shares_;
+  std::map<Principal, MemoryLedger> ledgers = ledgers_;
   for (const Entry* entry : entries) {
-    shares.Remove(entry->principal, entry->bytes);
+    MemoryLedger& ledger = ledgers.at(entry->principal);
+    const auto before = static_cast<int64_t>(ledger.bytes());
+    ledger.Remove(entry->snapshot.get());
+    shares.Remove(entry->principal, before - static_cast<int64_t>(ledger.bytes()));
     if (!Fits(shares, principal, more, grows)) continue;
     const auto left = ends(entry) - options_.now() + kSweepInterval;
     return std::chrono::ceil<std::chrono::milliseconds>(std::max(left, decltype(left)::zero()));

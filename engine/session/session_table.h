@@ -287,6 +287,8 @@ class SessionTable {
   Status Spill(Lock* lock, const std::function<bool(const Entry&)>& moves);
   // Whether the entry has a state in memory that it shares with no other one of its client.
   bool OwnsState(const Entry& entry) const;
+  // What its principal holds less without the entry, which has a snapshot in memory.
+  int64_t BytesToRemove(const Entry& entry) const;
   // Called after a change of the entry, which owned a state before or not. Without a store:
   // RESOURCE_EXHAUSTED if the entry owns one now, beyond the share of its principal.
   Status CheckShare(const Entry& entry, bool owned_before);
@@ -387,7 +389,7 @@ class SessionTable {
   std::list<Entry> entries_;  // least recently used first
   std::map<Key, Iterator> index_;
   MemoryLedger memory_;  // of all entries
-  // Of the entries of each principal. Those that hold memory. A state that several share counts for
+  // Of the entries of each principal. Those that hold memory. A state or block that several share counts for
   // each of them.
   std::map<Principal, MemoryLedger> ledgers_;
   // Bytes of ledgers_ and those reserved, by principal.

@@ -4,12 +4,13 @@
 
 namespace polysketch {
 
-std::shared_ptr<const SavedState> SavedState::Of(const SequenceState& state) {
-  if (state.position() == 0) return nullptr;
+std::shared_ptr<const SavedState> SavedState::AsBytes() const {
   auto saved = std::make_shared<SavedState>();
-  saved->position = state.position();
-  saved->bytes.resize(state.SavedBytes());
-  state.Save(saved->bytes);
+  saved->position = position;
+  saved->bytes.reserve(saved_bytes());
+  Write([&](std::span<const uint8_t> piece) {
+    saved->bytes.insert(saved->bytes.end(), piece.begin(), piece.end());
+  });
   return saved;
 }
 

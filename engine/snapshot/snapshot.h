@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,13 +20,27 @@
 
 namespace polysketch {
 
-// A state as SequenceState::Save writes it.
+// A state outside a slot, immutable: a copy that holds the blocks of the state that was saved, where states
+// share blocks, or the bytes that SequenceState::Save writes.
 struct SavedState {
   int64_t position = 0;  // tokens
   ByteBuffer bytes;
+  std::shared_ptr<const SequenceState> copy;  // in the place of `bytes`; null: `bytes`
+  StateMemory copy_memory;
 
-  // Null for the empty state.
-  static std::shared_ptr<const SavedState> Of(const SequenceState& state);
+  // Memory that no other state holds, and blocks that others may hold too.
+  size_t own_bytes() const { return bytes.size() + copy_memory.own; }
+  std::span<const StateBlock> blocks() const { return copy_memory.blocks; }
+  size_t memory_bytes() const { return bytes.size() + copy_memory.bytes(); }
+
+  // Bytes of the values as SequenceState::Save writes them.
+  size_t saved_bytes() const { return copy == nullptr ? bytes.size() : copy->SavedBytes(); }
+  // Calls write(bytes) for these bytes, in order, some at a time.
+  void Write(const std::function<void(std::span<const uint8_t>)>& write) const {
+    copy == nullptr ? write(bytes) : copy->SaveInPieces(write);
+  }
+  // The same state as bytes.
+  std::shared_ptr<const SavedState> AsBytes() const;
 };
 
 // What sampling and decoding to text need of the tokens of a sequence. Its size does not grow with
@@ -93,7 +108,7 @@ struct Snapshot {
   size_t own_bytes() const {
     return sizeof(*this) + (pending.size() + history.tail.size()) * sizeof(int32_t);
   }
-  size_t bytes() const { return own_bytes() + (state == nullptr ? 0 : state->bytes.size()); }
+  size_t bytes() const { return own_bytes() + (state == nullptr ? 0 : state->memory_bytes()); }
 };
 
 }  // namespace polysketch

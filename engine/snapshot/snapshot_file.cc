@@ -181,9 +181,13 @@ std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& bind
   };
   add_bytes(kBinding, BindingBytes(binding));
   add_bytes(kSequence, SequenceBytes(snapshot));
-  static const ByteBuffer kNone;
-  const ByteBuffer& state = snapshot.state ? snapshot.state->bytes : kNone;
-  add(kState, encoding, state.size(), [&] { EncodeState(state, encoding, &file); });
+  static const SavedState kEmpty;
+  const SavedState& state = snapshot.state ? *snapshot.state : kEmpty;
+  const size_t state_bytes = state.saved_bytes();
+  add(kState, encoding, state_bytes, [&] {
+    EncodeState([&](const StateWriter& write) { state.Write(write); }, state_bytes, encoding,
+                &file);
+  });
   if (snapshot.generation) add_bytes(kGeneration, GenerationBytes(*snapshot.generation));
   const std::string entries = std::move(table).Take();
   FieldWriter header(kMagic);

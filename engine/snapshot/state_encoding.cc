@@ -42,7 +42,7 @@ uint32_t ValueBits(const uint8_t* value, bool half) {
   return half ? RoundToBf16(bits) : bits;
 }
 
-// Calls write(span, last) for the encoded values before compression: the values one after the other.
+// Calls write(span) for the encoded values before compression: the values one after the other.
 template <typename Write>
 void WriteValues(std::span<const uint8_t> state, bool half, const Write& write) {
   if (!half) return write({reinterpret_cast<const char*>(state.data()), state.size()});
@@ -60,21 +60,18 @@ void WriteValues(std::span<const uint8_t> state, bool half, const Write& write) 
   }
 }
 
-// Calls write(span) for byte planes, the first bytes of all values before the second ones: exponents
-// repeat, mantissas do not.
+// Calls write(span) for a byte plane: that byte of all values, one after the other.
 template <typename Write>
-void WritePlanes(std::span<const uint8_t> state, bool half, const Write& write) {
+void WritePlane(std::span<const uint8_t> state, bool half, int plane, const Write& write) {
   const size_t values = state.size() / sizeof(float);
   std::string span;
-  for (size_t plane = 0; plane < (half ? 2 : 4); ++plane) {
-    for (size_t begin = 0; begin < values; begin += kSpanValues) {
-      span.resize(std::min(kSpanValues, values - begin));
-      for (size_t i = 0; i < span.size(); ++i) {
-        const uint32_t bits = ValueBits(state.data() + (begin + i) * sizeof(float), half);
-        span[i] = static_cast<char>(bits >> (8 * plane));
-      }
-      write(span);
+  for (size_t begin = 0; begin < values; begin += kSpanValues) {
+    span.resize(std::min(kSpanValues, values - begin));
+    for (size_t i = 0; i < span.size(); ++i) {
+      const uint32_t bits = ValueBits(state.data() + (begin + i) * sizeof(float), half);
+      span[i] = static_cast<char>(bits >> (8 * plane));
     }
+    write(span);
   }
 }
 
@@ -174,16 +171,25 @@ std::string_view StateEncodingName(StateEncoding encoding) {
   return kNames[static_cast<size_t>(encoding)];
 }
 
-void EncodeState(std::span<const uint8_t> state, StateEncoding encoding, std::string* out) {
-  PS_CHECK(state.size() % sizeof(float) == 0);
-  const size_t width = ValueBytes(encoding), size = state.size() / sizeof(float) * width;
+void EncodeState(const std::function<void(const StateWriter& write)>& write_state, size_t size,
+                 StateEncoding encoding, std::string* out) {
+  PS_CHECK(size % sizeof(float) == 0);
+  const size_t width = ValueBytes(encoding), encoded = size / sizeof(float) * width;
+  const bool half = width == 2;
   if (!IsCompressed(encoding)) {
-    out->reserve(out->size() + size);
-    WriteValues(state, width == 2, [&](std::string_view span) { out->append(span); });
+    out->reserve(out->size() + encoded);
+    write_state([&](std::span<const uint8_t> state) {
+      WriteValues(state, half, [&](std::string_view span) { out->append(span); });
+    });
     return;
   }
-  Compressor compressor(size, out);
-  WritePlanes(state, width == 2, [&](std::string_view span) { compressor.Add(span); });
+  // The first bytes of all values before the second ones: exponents repeat, mantissas do not.
+  Compressor compressor(encoded, out);
+  for (int plane = 0; plane < static_cast<int>(width); ++plane) {
+    write_state([&](std::span<const uint8_t> state) {
+      WritePlane(state, half, plane, [&](std::string_view span) { compressor.Add(span); });
+    });
+  }
   compressor.Finish();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,8 +23,11 @@ std::string_view StateEncodingName(StateEncoding encoding);
 
 // Both read and write by spans: beside their input and output they hold a few megabytes at most.
 
-// Appends `state`, the bytes of float32 values, to `out`.
-void EncodeState(std::span<const uint8_t> state, StateEncoding encoding, std::string* out);
+// Appends the state, `size` bytes of float32 values, to `out`. write_state(write) calls write(bytes) for
+// these bytes in order, some at a time: whole values. It is called once for each byte plane.
+using StateWriter = std::function<void(std::span<const uint8_t>)>;
+void EncodeState(const std::function<void(const StateWriter& write)>& write_state, size_t size,
+                 StateEncoding encoding, std::string* out);
 
 // Decodes `bytes` to float32 values. `size`: their size in bytes, which the caller has limited.
 // DATA_LOSS for bytes that EncodeState does not make of a state of this size.

@@ -227,7 +227,8 @@ void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const
     PS_CHECK(layer >= 0 && layer < segment.state->parts()) << layer;
     rows += segment.rows;
     if (spec.kv_cache()) {
-      CacheOf(segment, layer).Reserve(segment.state->position() + segment.rows);
+      CacheOf(segment, layer)
+          .Reserve(segment.state->position(), segment.state->position() + segment.rows);
     } else {
       segment.state->ClearPart(layer);
     }

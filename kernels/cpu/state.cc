@@ -182,17 +182,36 @@ int64_t KvLayer::BlockFloats(const AttentionSpec& spec) {
 
 void KvLayer::CopyFrom(const HostLayer& other, int64_t position) {
   const auto& from = static_cast<const KvLayer&>(other);
-  Prepare(position);
-  for (size_t b = 0; b < blocks_.size(); ++b) {
-    std::copy_n(from.blocks_[b].data(), blocks_[b].size(), blocks_[b].data());
-  }
+  dropped_ = from.dropped_;
+  blocks_ = from.blocks_;
+  PS_CHECK(blocks_.size() == static_cast<size_t>(spec_.CacheBlocks(position)));
+  for (const auto& block : blocks_) block->shared.store(true, std::memory_order_relaxed);
+}
+
+std::vector<StateBlock> KvLayer::Blocks() const {
+  std::vector<StateBlock> blocks;
+  blocks.reserve(blocks_.size());
+  for (const auto& block : blocks_) blocks.push_back({block.get(), block_bytes()});
+  return blocks;
+}
+
+size_t KvLayer::BytesToCopy(int64_t position) const {
+  return position % spec_.block != 0 && blocks_.back()->shared ? block_bytes() : 0;
 }
 
 size_t KvLayer::SavedBytes(int64_t position) const { return SavedLayerBytes(spec_, 0, position); }
 
-void KvLayer::Reserve(int64_t tokens) {
-  const auto blocks = static_cast<size_t>((tokens + spec_.block - 1) / spec_.block - dropped_);
-  while (blocks_.size() < blocks) blocks_.emplace_back(BlockFloats(spec_));
+void KvLayer::Reserve(int64_t position, int64_t tokens) {
+  const size_t blocks = BlocksFor(tokens);
+  while (blocks_.size() < blocks) {
+    blocks_.push_back(std::make_shared<Block>(AlignedBuffer<float>(BlockFloats(spec_))));
+  }
+  // Only the last block before these tokens can be held by others: full ones are not written to.
+  if (std::shared_ptr<Block>& tail = At(position / spec_.block); tail->shared) {
+    auto floats = AlignedBuffer<float>::Untouched(tail->floats.size());
+    std::copy_n(tail->floats.data(), floats.size(), floats.data());
+    tail = std::make_shared<Block>(std::move(floats));
+  }
 }
 
 void KvLayer::Drop(int64_t position) {
@@ -203,13 +222,15 @@ void KvLayer::Drop(int64_t position) {
 }
 
 void KvLayer::Resize(int64_t tokens) {
-  const auto blocks = static_cast<size_t>((tokens + spec_.block - 1) / spec_.block - dropped_);
-  if (blocks_.size() > blocks) blocks_.resize(blocks);
-  Reserve(tokens);
+  blocks_.resize(BlocksFor(tokens));
+  for (auto& block : blocks_) {
+    if (block == nullptr) block = std::make_shared<Block>(AlignedBuffer<float>(BlockFloats(spec_)));
+  }
 }
 
 void KvLayer::Prepare(int64_t position) {
   dropped_ = spec_.DroppedTokens(position) / spec_.block;
+  std::erase_if(blocks_, [](const auto& block) { return block->shared.load(); });
   Resize(position);
 }
 
@@ -284,6 +305,11 @@ std::unique_ptr<SequenceState> CpuState::Clone() const {
   auto copy = std::make_unique<CpuState>(specs_);
   copy->CopyFrom(*this);
   return copy;
+}
+
+bool CpuState::CanCopy(const SequenceState& other) const {
+  const auto* state = dynamic_cast<const CpuState*>(&other);
+  return state != nullptr && state->specs_ == specs_;
 }
 
 size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {

@@ -35,7 +35,8 @@
 // KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp], of
 // float32, float16 (kF16) or 8-bit integers (kQ8), then with scales [panels][64] of keys and of values
 // (kernels/kv_rounding.h). A layer with a window holds the blocks of its sinks and those that a token may still read
-// (AttentionSpec::DroppedTokens).
+// (AttentionSpec::DroppedTokens). States share blocks: a copy of a state holds the same blocks. A block that
+// states have shared is not written to again: a layer replaces it by a copy first.
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
 // under every format, so that a state can be loaded under another one:
@@ -46,6 +47,8 @@
 //   KV         keys [d][n] and values [n][d] of each block that is held
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -145,7 +148,9 @@ class KvLayer final : public HostLayer {
   explicit KvLayer(const AttentionSpec& spec)
       : HostLayer(spec), layout_(spec), sink_blocks_(spec.SinkTokens() / spec.block) {}
 
-  size_t bytes() const override { return blocks_.size() * BlockFloats(spec_) * sizeof(float); }
+  size_t bytes() const override { return blocks_.size() * block_bytes(); }
+  std::vector<StateBlock> Blocks() const override;
+  size_t BytesToCopy(int64_t position) const override;
   void Reset() override {
     blocks_.clear();
     dropped_ = 0;
@@ -156,8 +161,9 @@ class KvLayer final : public HostLayer {
   void Prepare(int64_t position) override;
   void Walk(int64_t position, SavedValues* values) override;
 
-  // Allocates the blocks for tokens [0, tokens), except those that were dropped.
-  void Reserve(int64_t tokens);
+  // Allocates the blocks for tokens [0, tokens), except those that were dropped. Those from `position` on can
+  // be written then.
+  void Reserve(int64_t position, int64_t tokens);
   // Frees the blocks that are not read after `position` tokens.
   void Drop(int64_t position);
   // Of a block, counted from the first token of the sequence.
@@ -177,9 +183,21 @@ class KvLayer final : public HostLayer {
   static int64_t BlockFloats(const AttentionSpec& spec);
 
  private:
-  float* Head(int64_t block, int head) {
-    const int64_t place = block < sink_blocks_ ? block : block - dropped_;
-    return blocks_[static_cast<size_t>(place)].data() + head * layout_.size;
+  struct Block {
+    explicit Block(AlignedBuffer<float> buffer) : floats(std::move(buffer)) {}
+    AlignedBuffer<float> floats;
+    std::atomic<bool> shared =
+        false;  // whether several layers have held it: nothing writes to it again
+  };
+
+  size_t block_bytes() const { return BlockFloats(spec_) * sizeof(float); }
+  std::shared_ptr<Block>& At(int64_t block) {
+    return blocks_[static_cast<size_t>(block < sink_blocks_ ? block : block - dropped_)];
+  }
+  float* Head(int64_t block, int head) { return At(block)->floats.data() + head * layout_.size; }
+  // Number of blocks that are held of `tokens` tokens.
+  size_t BlocksFor(int64_t tokens) const {
+    return static_cast<size_t>((tokens + spec_.block - 1) / spec_.block - dropped_);
   }
   // Gives the layer the blocks for exactly `tokens` tokens.
   void Resize(int64_t tokens);
@@ -188,8 +206,8 @@ class KvLayer final : public HostLayer {
 
   const HeadLayout layout_;
   const int64_t sink_blocks_;
-  int64_t dropped_ = 0;                       // blocks after those of the sinks
-  std::vector<AlignedBuffer<float>> blocks_;  // that are held, in order
+  int64_t dropped_ = 0;                         // blocks after those of the sinks
+  std::vector<std::shared_ptr<Block>> blocks_;  // that are held, in order
 };
 
 class CpuState final : public HostState {
@@ -197,6 +215,12 @@ class CpuState final : public HostState {
   explicit CpuState(std::span<const AttentionSpec> layers);
 
   std::unique_ptr<SequenceState> Clone() const override;
+  // Without KV layers its saved values take less memory than a copy.
+  bool shares() const override { return std::ranges::any_of(specs_, &AttentionSpec::kv_cache); }
+  std::unique_ptr<SequenceState> NewSharing() const override {
+    return std::make_unique<CpuState>(specs_);
+  }
+  bool CanCopy(const SequenceState& other) const override;
   RecurrentLayer& Recurrent(int layer) {
     return static_cast<RecurrentLayer&>(HostState::layer(layer));
   }

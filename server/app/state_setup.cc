@@ -77,6 +77,23 @@ size_t SavedBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
   return bytes;
 }
 
+// Whether saved states share blocks with the states that they are of (SequenceState::shares).
+bool SharesStates(DecoderModel* model) {
+  if (std::ranges::none_of(model->attention(), &AttentionSpec::kv_cache)) return false;
+  const std::unique_ptr<SequenceState> state = model->NewState();
+  return state != nullptr && state->shares();
+}
+
+// The memory of such a saved state of `tokens` tokens (SequenceState::Memory).
+size_t CopyBytes(const DecoderModel& model, int64_t tokens) {
+  size_t bytes = model.StateBytes(tokens);
+  for (const AttentionSpec& layer : model.attention()) {
+    if (!layer.kv_cache()) continue;
+    bytes += static_cast<size_t>(layer.CacheBlocks(tokens)) * kBlockReferenceBytes;
+  }
+  return bytes;
+}
+
 // PrefixCacheOptions::attention_cost, by the multiplications of a token.
 double AttentionCost(const ModelSpec& spec) {
   const auto width = static_cast<double>(spec.frame.width);
@@ -145,9 +162,15 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
       cache->SetMemory(memory - std::min(memory, sessions));
     };
   }
-  options.state_bytes = [layers = loaded.model->spec().Attention()](int64_t tokens) {
-    return SavedBytes(layers, tokens);
-  };
+  if (SharesStates(loaded.model.get())) {
+    options.state_bytes = [model = loaded.model.get()](int64_t tokens) {
+      return CopyBytes(*model, tokens);
+    };
+  } else {
+    options.state_bytes = [layers = loaded.model->spec().Attention()](int64_t tokens) {
+      return SavedBytes(layers, tokens);
+    };
+  }
   options.max_per_tenant = static_cast<int>(config.max_sessions_per_tenant);
   options.default_ttl = config.session_ttl;
   return options;

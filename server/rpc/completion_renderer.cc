@@ -100,7 +100,7 @@ class StreamRenderer final : public Renderer {
 
   Status AddState(const Snapshot& snapshot, Messages* messages) const {
     // The encoded state, and its parts.
-    const size_t size = snapshot.state == nullptr ? 0 : snapshot.state->bytes.size();
+    const size_t size = snapshot.state == nullptr ? 0 : snapshot.state->saved_bytes();
     PS_RETURN_IF_ERROR(call_->HoldReply(2 * static_cast<int64_t>(size)));
     const std::string state = call_->model().sessions->options().codec.Encode(snapshot);
     for (size_t first = 0; first < state.size(); first += kStatePartBytes) {

@@ -47,7 +47,7 @@ std::vector<int32_t> Text(int64_t number, int64_t n) {
 // Returns whether it was stored.
 bool Put(PrefixCache* cache, const std::string& salt, const Principal& principal,
          const std::vector<int32_t>& tokens, int64_t earliest, size_t bytes = 10000) {
-  auto room = cache->Reserve(salt, principal, tokens, bytes);
+  auto room = cache->Reserve(salt, principal, tokens, {bytes});
   if (!room) return false;
   cache->Store(*std::move(room), StateOf(std::ssize(tokens), bytes), earliest);
   return true;
@@ -225,15 +225,15 @@ TEST(PrefixCacheTest, RoomIsCountedBeforeItIsTaken) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(Put(&cache, Text(i, 20)));
   EXPECT_EQ(cache.stats().entries, 4);
   {
-    const auto room = cache.Reserve("t", {"t"}, Text(4, 20), 10000);
+    const auto room = cache.Reserve("t", {"t"}, Text(4, 20), {10000});
     ASSERT_TRUE(room.has_value());
     EXPECT_EQ(cache.stats().entries, 3);
     EXPECT_LE(cache.stats().bytes, 50000u);
     EXPECT_GT(cache.stats().bytes, 40000u);
-    EXPECT_FALSE(cache.Reserve("t", {"t"}, Text(4, 20), 10000).has_value()) << "being saved";
+    EXPECT_FALSE(cache.Reserve("t", {"t"}, Text(4, 20), {10000}).has_value()) << "being saved";
     EXPECT_FALSE(Has(&cache, "t", Text(4, 20))) << "not yet";
     // A large one finds no room beside it, and evicts nothing in vain.
-    EXPECT_FALSE(cache.Reserve("t", {"t"}, Text(5, 20), 45000).has_value());
+    EXPECT_FALSE(cache.Reserve("t", {"t"}, Text(5, 20), {45000}).has_value());
     EXPECT_EQ(cache.stats().entries, 3);
     cache.SetMemory(5000);
     EXPECT_EQ(cache.stats().entries, 0);

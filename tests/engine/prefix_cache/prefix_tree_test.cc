@@ -166,7 +166,7 @@ TEST(PrefixTreeTest, ADeepTree) {
     cache.Learn("t", {"t"}, std::span(text).first(size));
   }
   EXPECT_EQ(cache.Learn("t", {"t"}, text), 20000);
-  auto room = cache.Reserve("t", {"t"}, text, 10);
+  auto room = cache.Reserve("t", {"t"}, text, {10});
   ASSERT_TRUE(room.has_value());
   cache.Store(*std::move(room), SavedAt(20000, 10), 0);
   EXPECT_EQ(cache.Find("t", text, 100)->tokens, 100);
@@ -193,7 +193,7 @@ TEST(PrefixTreeTest, TheLimitChangesMeanwhile) {
     cache.Learn("t", {"t"}, text);
     const auto hit = cache.Find("t", text, std::ssize(text));
     EXPECT_TRUE(!hit || hit->state->position >= hit->tokens);
-    if (auto room = cache.Reserve("t", {"t"}, text, 1000); room && random.Uniform() < 0.9)
+    if (auto room = cache.Reserve("t", {"t"}, text, {1000}); room && random.Uniform() < 0.9)
       cache.Store(*std::move(room), SavedAt(std::ssize(text), 1000), random.Int(0, 3));
   }
   stop = true;
@@ -260,7 +260,7 @@ TEST(PrefixTreeTest, TheCacheBesideAList) {
         });
         const bool saving = std::ranges::any_of(
             of_open, [&](const Stored& one) { return one.salt == salt && one.text == text; });
-        auto room = cache.Reserve(salt, {client}, text, 10);
+        auto room = cache.Reserve(salt, {client}, text, {10});
         ASSERT_EQ(room.has_value(), !provided && !saving);
         if (room) {
           known[salt].push_back(text);
@@ -325,7 +325,7 @@ TEST(PrefixTreeTest, TheCacheWithinItsMemory) {
       }
       if (random.Uniform() < 0.5) cache.Learn(salt, client, text);
       const auto bytes = static_cast<size_t>(random.Int(1, 20000));
-      if (auto room = cache.Reserve(salt, client, text, bytes); room) {
+      if (auto room = cache.Reserve(salt, client, text, {bytes}); room) {
         open.emplace_back(*std::move(room), std::pair(salt, text));
         sizes.push_back(bytes);
         reserved += bytes;

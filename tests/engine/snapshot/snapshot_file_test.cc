@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "engine/snapshot/generation_bytes.h"
+#include "engine/snapshot/state_saver.h"
 #include "gtest/gtest.h"
+#include "kernels/new_backend.h"
+#include "kernels/saved_state.h"
 #include "tests/testing/random.h"
 
 namespace polysketch {
@@ -363,6 +366,49 @@ TEST(SnapshotFile, TheSizeOfAStateIsThatOfAGoodHeader) {
   EXPECT_EQ(DecodedStateBytes(good), 240);
   for (const size_t size : {size_t{0}, size_t{31}, size_t{100}, good.size() - 1})
     EXPECT_EQ(DecodedStateBytes(std::string_view(good).substr(0, size)), 0);
+}
+
+// A state that is saved as a copy, whose blocks others hold too, has the file of the same state as bytes.
+TEST(SnapshotFileTest, CopiesHaveTheBytesOfTheirValues) {
+  const auto backend = NewCpuBackend(1).value();
+  Random random(4);
+  AttentionSpec full;
+  full.kind = AttentionKind::kSoftmax;
+  full.heads = 4;
+  full.kv_heads = 2;
+  full.head_dim = 10;
+  full.block = 8;
+  AttentionSpec window = full, half = full, sketched = full;
+  window.window = 11;
+  half.state_format = StateFormat::kF16;
+  sketched.kind = AttentionKind::kRandomSketch;
+  sketched.kv_heads = 0;
+  sketched.sketch_size = 5;
+  for (const std::vector<AttentionSpec>& layers :
+       {std::vector{full, window}, {half, sketched, half}, {window, sketched}}) {
+    const auto loaded = backend->NewState(layers);
+    const std::vector<float> values = random.Normals(SavedStateBytes(layers, 37) / sizeof(float));
+    const auto* begin = reinterpret_cast<const uint8_t*>(values.data());
+    ASSERT_TRUE(loaded->Load(37, {begin, values.size() * sizeof(float)}).ok());
+    const SequenceState& state = *loaded;
+    StateSaver saver(state);
+    while (!saver.done()) saver.Continue(state, nullptr);
+    Snapshot copy = Example(0, false), whole = copy;
+    copy.state = saver.Take();
+    ASSERT_NE(copy.state->copy, nullptr);
+    EXPECT_EQ(copy.state->memory_bytes(), StateSaver::MemoryFor(state).bytes());
+    whole.state = copy.state->AsBytes();
+    ASSERT_EQ(whole.state->bytes.size(), state.SavedBytes());
+    for (const StateEncoding encoding : kEncodings) {
+      const std::string bytes = EncodeSnapshot(copy, Binding(), encoding);
+      const Result<Snapshot> back = DecodeSnapshot(bytes, Binding(), kLimits);
+      ASSERT_TRUE(back.ok()) << back.status().ToString();
+      const Result<Snapshot> expected =
+          DecodeSnapshot(EncodeSnapshot(whole, Binding(), encoding), Binding(), kLimits);
+      EXPECT_EQ(back->state->bytes, expected->state->bytes);
+      EXPECT_EQ(back->position(), 37);
+    }
+  }
 }
 
 }  // namespace
