@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/scheduler/batch_builder.h"
+
 namespace polysketch {
 namespace {
 
@@ -114,7 +116,12 @@ void StepBudget::OnStep(int64_t decode_rows, std::span<const Chunk> chunks, int6
     return;
   }
   const double prompt = std::max(0.0, time - (decode_rows > 0 ? DecodeTime(decode_rows) : 0));
-  if (decode_rows > 0) Aim(prompt > static_cast<double>(budget_.count()));
+  int64_t tokens = 0;
+  for (const Chunk& chunk : chunks) tokens += chunk.tokens;
+  // No aim makes a step of the fewest tokens shorter.
+  if (decode_rows > 0 && tokens > BatchBuilder::kMinTokens) {
+    Aim(prompt > static_cast<double>(budget_.count()));
+  }
   if (decode_rows == 0) return Measure(chunks, prompt, &alone_);
   if (folds == 0) return Measure(chunks, prompt, &beside_);
   double rest = prompt;

@@ -386,8 +386,9 @@ TEST_F(FairnessTest, ReservedMemoryIsTakenByNoOtherSequence) {
            .aging = 200ms,
            .slice = 50ms});
     const size_t first = clients_.size();
-    const int64_t steps = model_.steps;
-    for (int i = 0; i < 60; ++i) Send(20, 100, StrCat("client ", i % 6), /*priority=*/i % 3);
+    int64_t tokens = 0;
+    model_.on_step = [&](const Batch& batch) { tokens += std::ssize(batch.tokens()); };
+    for (int i = 0; i < 120; ++i) Send(20, 100, StrCat("client ", i % 6), /*priority=*/i % 3);
     Run(10'000);
     for (size_t i = first; i < clients_.size(); ++i) {
       ASSERT_TRUE(clients_[i]->got.finish.has_value()) << i;
@@ -397,11 +398,12 @@ TEST_F(FairnessTest, ReservedMemoryIsTakenByNoOtherSequence) {
     if (admission == KvAdmission::kPreempt) {
       EXPECT_GE(stats.preemptions, 100);
       EXPECT_GT(stats.dropped_states, 0);
+      EXPECT_EQ(tokens, 120 * (20 + 99) + stats.dropped_tokens);
     } else {
       EXPECT_EQ(stats.preemptions, 0);
       EXPECT_EQ(stats.dropped_states, 0);
       EXPECT_EQ(stats.dropped_tokens, 0);
-      EXPECT_EQ(model_.steps - steps, 60 / 4 * 100) << "four at a time, a token a step";
+      EXPECT_EQ(tokens, 120 * (20 + 99)) << "each once; the last of an output is not processed";
     }
   }
 }
