@@ -1,9 +1,9 @@
-# Unity builds: one translation unit for the sources of each room. The headers of gRPC, JSON and the standard library are then
-# parsed and their templates compiled once for a room: a third of the time for server/rpc, half for engine/scheduler. The presets
+# Unity builds: one translation unit for the sources of each module. The headers of gRPC, JSON and the standard library are then
+# parsed and their templates compiled once for a module: a third of the time for server/rpc, half for engine/scheduler. The presets
 # that no one develops in use them. The preset cpu does not: a change of one file compiles that file alone, and a file that
 # forgets an include fails.
 
-option(POLYSKETCH_UNITY "Compile the sources of a room as one translation unit" OFF)
+option(POLYSKETCH_UNITY "Compile the sources of a module as one translation unit" OFF)
 
 # polysketch_unity(TARGET) groups the sources of a target by folder. Sources with compile options of their own stay alone.
 function(polysketch_unity target)
@@ -16,8 +16,8 @@ function(polysketch_unity target)
   foreach(source IN LISTS sources)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${folder}" NORMALIZE OUTPUT_VARIABLE path)
     cmake_path(RELATIVE_PATH path BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    cmake_path(GET path PARENT_PATH room)
-    string(MAKE_C_IDENTIFIER "${room}" group)
+    cmake_path(GET path PARENT_PATH module)
+    string(MAKE_C_IDENTIFIER "${module}" group)
     set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "${group}")
   endforeach()
 endfunction()

@@ -5,9 +5,9 @@
     check_layers.py --self-test  plants one violation of each rule in a scratch tree and demands that it is found
 
 The rules are ARCHITECTURE.md's. A layer is a top-level folder: base <- kernels <- engine <- server; proto is seen by
-server and clients only; clients never see engine. A room is a folder of a layer. ROOMS lists the rooms of a layer, lowest
-first: a file includes its own room and lower ones. Includes are written from the root of the tree, so that a path says its
-layer and its room. A header and the source of the same name are one unit; units do not include each other in a circle.
+server and clients only; clients never see engine. A module is a folder of a layer. MODULES lists the modules of a layer, lowest
+first: a file includes its own module and lower ones. Includes are written from the root of the tree, so that a path says its
+layer and its module. A header and the source of the same name are one unit; units do not include each other in a circle.
 """
 
 import os
@@ -38,8 +38,8 @@ BELOW = {
     "tests/fuzz": ["base", "kernels", "engine", "proto", "server", "clients", "tests/server", "tests/engine"],
 }
 
-# Layer -> its rooms, lowest first. Rooms on one line do not see each other. "." is the folder of the layer itself.
-ROOMS = {
+# Layer -> its modules, lowest first. Modules on one line do not see each other. "." is the folder of the layer itself.
+MODULES = {
     "engine": [
         ["checkpoint", "request"],
         ["tokenizer"],
@@ -112,31 +112,31 @@ def layer_of(path):
     return max(candidates, key=len, default=None)
 
 
-def room_of(path):
-    """(layer, room) of a path in a layer that has rooms, else None."""
+def module_of(path):
+    """(layer, module) of a path in a layer that has modules, else None."""
     layer = layer_of(path)
-    if layer not in ROOMS:
+    if layer not in MODULES:
         return None
     rest = path[len(layer) + 1:]
     return layer, rest.split("/")[0] if "/" in rest else "."
 
 
-def level_of(layer, room):
-    """How high a room lies in its layer; None for a room that ROOMS does not list."""
-    return next((level for level, rooms in enumerate(ROOMS[layer]) if room in rooms), None)
+def level_of(layer, module):
+    """How high a module lies in its layer; None for a module that MODULES does not list."""
+    return next((level for level, modules in enumerate(MODULES[layer]) if module in modules), None)
 
 
-def check_rooms(path, header):
-    """The reason why `path` must not include `header`, both of one layer with rooms, or None."""
-    layer, room = room_of(path)
-    other = room_of(header)
-    if level_of(layer, room) is None:
-        return f"{layer}/{room} is not in ROOMS of tests/lint/check_layers.py"
-    if other is None or other[0] != layer or other[1] == room:
+def check_modules(path, header):
+    """The reason why `path` must not include `header`, both of one layer with modules, or None."""
+    layer, module = module_of(path)
+    other = module_of(header)
+    if level_of(layer, module) is None:
+        return f"{layer}/{module} is not in MODULES of tests/lint/check_layers.py"
+    if other is None or other[0] != layer or other[1] == module:
         return None
     target = level_of(*other)
-    if target is None or target >= level_of(layer, room):
-        return f'the include of "{header}" runs upward: {layer}/{room} may not see {layer}/{other[1]}'
+    if target is None or target >= level_of(layer, module):
+        return f'the include of "{header}" runs upward: {layer}/{module} may not see {layer}/{other[1]}'
     return None
 
 
@@ -166,7 +166,7 @@ def check_own(root, path, header):
     nested = path.startswith("tests/") and (layer.startswith(target + "/") or target.startswith(layer + "/"))
     if target != layer and not nested and target not in BELOW[layer]:
         return f'the include of "{header}" runs upward: {layer} may see {", ".join(BELOW[layer]) or "nothing else"}'
-    if layer in ROOMS and (reason := check_rooms(path, header)):
+    if layer in MODULES and (reason := check_modules(path, header)):
         return reason
     backend = BACKEND.match(header)
     if backend and not path.startswith(("tests/kernels/", "tests/simt/", "tests/cuda/")) and layer != "bench":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fails when a room has no test in tests/sanitized.txt, or when a test there is none.
+"""Fails when a module has no test in tests/sanitized.txt, or when a test there is none.
 
     check_sanitized.py [ROOT]       checks the tree; each finding is a line, and the exit status is 1
     check_sanitized.py --self-test  plants one fault of each kind in a scratch tree and demands that it is found
 
-A room is a folder with sources of base, kernels, engine, server or clients. It needs a test under ASan and, below the server, one
+A module is a folder with sources of base, kernels, engine, server or clients. It needs a test under ASan and, below the server, one
 under TSan if its sources name threads or what they share.
 """
 
@@ -24,8 +24,8 @@ def read(path):
         return file.read()
 
 
-def rooms(root):
-    """Room -> whether threads share something of it."""
+def modules(root):
+    """Module -> whether threads share something of it."""
     found = {}
     for layer in LAYERS:
         for folder, folders, names in os.walk(os.path.join(root, layer)):
@@ -33,10 +33,10 @@ def rooms(root):
             sources = [name for name in names if name.endswith((".cc", ".cu"))]
             if not sources:
                 continue
-            room = "/".join(os.path.relpath(folder, root).split(os.sep)[:2])
+            module = "/".join(os.path.relpath(folder, root).split(os.sep)[:2])
             shared = any(SHARED.search(read(os.path.join(folder, name)))
                          for name in names if name.endswith((".cc", ".cu", ".h")))
-            found[room] = found.get(room, False) or (shared and room not in ONE_THREAD)
+            found[module] = found.get(module, False) or (shared and module not in ONE_THREAD)
     return found
 
 
@@ -55,28 +55,28 @@ def tests(root):
 
 def check(root):
     findings, listed = [], set()
-    known_rooms, known_tests = rooms(root), tests(root)
+    known_modules, known_tests = modules(root), tests(root)
     for number, line in enumerate(read(os.path.join(root, "tests", "sanitized.txt")).splitlines(), 1):
         words = line.split()
         if not words or line.startswith("#"):
             continue
         where = f"tests/sanitized.txt:{number}: "
         if len(words) != 3 or words[1] not in ("asan", "tsan"):
-            findings.append(where + f"expected ROOM asan|tsan TEST, found {line}")
+            findings.append(where + f"expected MODULE asan|tsan TEST, found {line}")
             continue
-        room, preset, test = words
-        if room not in known_rooms:
-            findings.append(where + f"there is no room {room}")
+        module, preset, test = words
+        if module not in known_modules:
+            findings.append(where + f"there is no module {module}")
         if test not in known_tests:
             findings.append(where + f"there is no test {test}")
-        if preset == "tsan" and room.startswith(("server", "clients")):
-            findings.append(where + f"the preset tsan does not build {room}")
-        listed.add((room, preset))
-    for room, shared in sorted(known_rooms.items()):
-        if (room, "asan") not in listed:
-            findings.append(f"tests/sanitized.txt: {room} has no test under asan")
-        if shared and not room.startswith(("server", "clients")) and (room, "tsan") not in listed:
-            findings.append(f"tests/sanitized.txt: {room}, which threads share, has no test under tsan")
+        if preset == "tsan" and module.startswith(("server", "clients")):
+            findings.append(where + f"the preset tsan does not build {module}")
+        listed.add((module, preset))
+    for module, shared in sorted(known_modules.items()):
+        if (module, "asan") not in listed:
+            findings.append(f"tests/sanitized.txt: {module} has no test under asan")
+        if shared and not module.startswith(("server", "clients")) and (module, "tsan") not in listed:
+            findings.append(f"tests/sanitized.txt: {module}, which threads share, has no test under tsan")
     return findings
 
 
@@ -97,8 +97,8 @@ def self_test():
         for wrong, what in ((right.replace("base asan a_test\n", ""), "base has no test under asan"),
                             (right.replace("engine/store tsan a_test\n", ""), "engine/store, which threads share"),
                             (right + "base asan gone_test\n", "no test gone_test"),
-                            (right + "gone asan a_test\n", "no room gone"),
-                            (right + "base msan a_test\n", "expected ROOM"),
+                            (right + "gone asan a_test\n", "no module gone"),
+                            (right + "base msan a_test\n", "expected MODULE"),
                             (right + "server/net tsan a_test\n", "does not build server/net")):
             write("tests/sanitized.txt", wrong)
             findings = check(root)
@@ -112,5 +112,5 @@ if __name__ == "__main__":
         sys.exit(0)
     ROOT = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     FOUND = check(ROOT)
-    print("\n".join(FOUND) if FOUND else "sanitized: every room has its tests")
+    print("\n".join(FOUND) if FOUND else "sanitized: every module has its tests")
     sys.exit(1 if FOUND else 0)
