@@ -163,12 +163,26 @@ Result<Value> MessagesValue(const std::vector<ChatMessage>& messages) {
   return Value::FromList(std::move(list));
 }
 
+// Where `content`, without white space around it, begins at the end of the last text of messages; npos: elsewhere
+// or nowhere. What the template writes after a message may spell it too.
+size_t LastContent(const MarkedText& text, std::string_view content) {
+  const auto& runs = text.runs();
+  const auto last = std::find_if(runs.rbegin(), runs.rend(), [](const MarkedText::Run& run) {
+    return run.origin == TextOrigin::kMessage;
+  });
+  if (last == runs.rend()) return std::string::npos;
+  const size_t begin = last + 1 == runs.rend() ? 0 : (last + 1)->end;
+  std::string_view run = std::string_view(text.text()).substr(begin, last->end - begin);
+  run = run.substr(0, run.find_last_not_of(kSpace) + 1);
+  return run.ends_with(content) ? begin + run.size() - content.size() : std::string::npos;
+}
+
 // Ends a prompt after the content of its last message, without what the template writes after it.
 Result<MarkedText> CutAfter(const MarkedText& text, const std::string& content) {
   const size_t begin = std::min(content.size(), content.find_first_not_of(kSpace));
   const std::string left = content.substr(begin);
   const std::string stripped = left.substr(0, left.find_last_not_of(kSpace) + 1);
-  const size_t found = stripped.empty() ? std::string::npos : text.text().rfind(stripped);
+  const size_t found = stripped.empty() ? std::string::npos : LastContent(text, stripped);
   if (found == std::string::npos)
     return InvalidArgument(
         "continue_final_message: expected the content of the last message at the "

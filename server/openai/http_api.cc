@@ -1,7 +1,9 @@
 #include "server/openai/http_api.h"
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/logging.h"
 #include "server/http/http_errors.h"
 #include "server/net/peer.h"
 
@@ -11,6 +13,16 @@ namespace {
 // The memory of what becomes of a body, in that of its JSON: the JSON, and messages with its strings,
 // whose arrays take as much.
 constexpr int64_t kValuesOfBody = 2;
+
+// Runs `work`. An exception of a library ends the request, not the process.
+void RunOrReply(HttpExchange* exchange, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const nlohmann::json::exception& error) {
+    LogError("request_failed", {{"path", exchange->request().path}, {"error", error.what()}});
+    ReplyError(exchange, Status(Code::kInternal, "the server failed to read the request"));
+  }
+}
 
 }  // namespace
 
@@ -26,7 +38,8 @@ bool HttpApi::Admit(HttpExchange* exchange, std::string_view method) const {
 }
 
 void HttpApi::Run(const Exchange& exchange, const std::function<void()>& work) const {
-  if (exchange->request().body.size() <= kInlineRequestBytes) return work();
+  if (exchange->request().body.size() <= kInlineRequestBytes)
+    return RunOrReply(exchange.get(), work);
   RunInPool(exchange, 0, [work](const chat::HoldMemory&) { work(); });
 }
 
@@ -38,7 +51,8 @@ void HttpApi::RunInPool(const Exchange& exchange, int64_t per_byte,
     const Status held =
         parsed.Hold(kValuesOfBody * ParsedJsonBytes(body) + per_byte * std::ssize(body));
     if (!held.ok()) return ReplyError(exchange.get(), held);
-    work([&parsed](int64_t bytes) { return parsed.Hold(bytes); });
+    RunOrReply(exchange.get(),
+               [&] { work([&parsed](int64_t bytes) { return parsed.Hold(bytes); }); });
   };
   const HttpRequest& request = exchange->request();
   TokenizerPool* const pool = service_->tokenizers;

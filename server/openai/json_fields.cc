@@ -124,10 +124,15 @@ void JsonFields::Fail(const char* name, const std::string& message) {
 }
 
 Status JsonFields::Finish() {
+  int unread = 0;
   for (const auto& [name, value] : object_.items()) {
     if (!status_.ok()) break;
-    if (!value.is_null() && known_.count(name) == 0)
-      status_ = CheckUnread(prefix_, name, value, known_);
+    if (value.is_null() || known_.count(name) > 0) continue;
+    // Each is compared with every known name.
+    status_ = ++unread <= kMaxUnreadFields
+                  ? CheckUnread(prefix_, name, value, known_)
+                  : InvalidArgument(prefix_, name, ": expected at most ", kMaxUnreadFields,
+                                    " fields that the API does not have, found more");
   }
   return status_;
 }

@@ -24,6 +24,9 @@ Result<nlohmann::json> ParseJsonObject(const std::string& text);
 // "a string", "an integer", "null": the type of a value, for errors.
 std::string_view JsonTypeName(const nlohmann::json& value);
 
+// Fields of one object that no reader asks for.
+inline constexpr int kMaxUnreadFields = 1000;
+
 class JsonFields {
  public:
   // `object` outlives the reader. `prefix` precedes the names in errors: "stream_options.".

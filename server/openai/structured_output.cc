@@ -124,9 +124,11 @@ Result<json> ParseCompletionBody(const std::string& text) {
     if (schema != nullptr && (schema->is_object() || schema->is_boolean()))
       *schema = JsonSlice(text, path).value_or("");
   }
-  for (const char* const name : {"chat_template_kwargs", "tools"}) {
+  using Type = json::value_t;
+  for (const auto& [name, type] :
+       {std::pair("chat_template_kwargs", Type::object), std::pair("tools", Type::array)}) {
     json* const value = ValueAt(&body, {name});
-    if (value == nullptr || !value->is_structured() || value->empty()) continue;
+    if (value == nullptr || value->type() != type || value->empty()) continue;
     const std::string slice = JsonSlice(text, {name}).value_or("");
     *value = json::binary({slice.begin(), slice.end()});
   }

@@ -47,10 +47,9 @@ Result<ordered_json> ParametersOf(const ordered_json& function, const std::strin
 // A tool of the Responses API as one of chat completions.
 ordered_json Nested(const ordered_json& tool) {
   if (!tool.is_object() || tool.contains("function")) return tool;
-  ordered_json nested, function = ordered_json::object();
-  for (const auto& [name, value] : tool.items()) {
-    if (name != "type") function[name] = value;
-  }
+  // Members are copied at once: the library looks for each new key among all others.
+  ordered_json nested, function = tool;
+  function.erase("type");
   nested["type"] = tool.contains("type") ? tool["type"] : ordered_json();
   nested["function"] = std::move(function);
   return nested;

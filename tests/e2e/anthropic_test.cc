@@ -191,6 +191,8 @@ TEST_F(Anthropic, ErrorsHaveAnthropicsShape) {
   for (const std::string path : {"/v1/messages", "/v1/messages/count_tokens"}) {
     expect(Post({{"model", "demo"}}, path), 400, invalid, "messages: expected", argument);
     expect(Post(with("max_token", 1), path), 400, invalid, "max_token: expected a field", argument);
+    expect(Post(with("chat_template_kwargs", json::array({1})), path), 400, invalid,
+           "chat_template_kwargs: expected an object, found an array", argument);
     expect(Post(with("model", "claude"), path), 404, "not_found_error", "found \"claude\"",
            "NOT_FOUND");
     expect(Http(server_->http_address(), path), 405, invalid, "the method: expected POST",

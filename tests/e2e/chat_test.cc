@@ -316,6 +316,17 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   expect(chat, with("tools", json::parse(R"([{"type": "function"}])")),
          "expected an object, found none", "tools[0].function");
   expect(chat, with("functions", {{{"name", "f"}}}), "is `tools`", "functions");
+  expect(chat, with("tools", {{"type", "function"}}), "expected an array, found an object",
+         "tools");
+  for (const json& wrong : {json::array({1}), json("x"), json(1), json(true)}) {
+    json kwargs = with("chat_template_kwargs", wrong);
+    kwargs["reasoning_effort"] = "low";
+    kwargs["documents"] = json::array({json::object()});
+    expect(chat, kwargs, "expected an object", "chat_template_kwargs");
+    expect(responses,
+           {{"input", "x"}, {"chat_template_kwargs", wrong}, {"reasoning", {{"effort", "low"}}}},
+           "expected an object", "chat_template_kwargs");
+  }
   expect(chat, with("tool_choice", "required"), "expected tools beside it", "tool_choice");
   expect(chat, with("tools", Tools()), "one that does not", "tools");
   expect(responses, {{"input", "x"}, {"tools", Tools()}}, "one that does not", "tools");

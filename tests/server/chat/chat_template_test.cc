@@ -439,6 +439,9 @@ TEST(ChatTemplate, TheLastMessageIsContinued) {
   };
   EXPECT_EQ(ending("It was"), "assistant\nIt was");
   EXPECT_EQ(ending("It was "), "assistant\nIt was ");
+  // The template writes "<|im_end|>" after a message.
+  for (const char* const part : {"i", "<", "|", "<|im_end|>", "im_en", "a"})
+    EXPECT_EQ(ending(part), StrCat("assistant\n", part));
   EXPECT_EQ(ending("").find("continue_final_message: "), 0u);
 }
 

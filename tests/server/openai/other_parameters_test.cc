@@ -50,6 +50,14 @@ TEST(OtherParameters, ThoseWithoutAnEffectAreIgnored) {
   EXPECT_EQ(Ignored("id_slot"), before + 1);
 }
 
+TEST(OtherParameters, OneObjectHasAFewThatAreNotKnown) {
+  std::string many = R"("f0": 1)";
+  for (int i = 1; i < kMaxUnreadFields; ++i) many += StrCat(", \"f", i, "_unknown\": 1");
+  EXPECT_EQ(ErrorOf(many), "");
+  EXPECT_NE(ErrorOf(many + R"(, "zz_unknown": 1)").find("expected at most 1000 fields"),
+            std::string::npos);
+}
+
 TEST(OtherParameters, ThoseThatWouldChangeAnOutputAreRefused) {
   EXPECT_EQ(ErrorOf(R"("mirostat": 2)"), "mirostat: expected none: the server has no such sampler");
   EXPECT_EQ(ErrorOf(R"("messages": [{"role": "user"}])"),
