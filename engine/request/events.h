@@ -40,6 +40,7 @@ struct TokenEvent {
   bool echoed = false;
   int choice = 0;
   std::optional<float> logprob;   // unset for the first prompt token
+  int32_t rank = 0;               // of an echoed token with one: tokens that are at least as likely
   std::vector<TokenLogprob> top;  // most likely first
 };
 

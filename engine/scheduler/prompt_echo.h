@@ -56,7 +56,10 @@ class PromptEcho {
       return Internal("the model gave a logit that is not finite at token ", next_ - 1);
     }
     TokenEvent event = Next(token, text);
-    event.logprob = logits[static_cast<size_t>(token)] - log_sum_exp;
+    const float logit = logits[static_cast<size_t>(token)];
+    event.logprob = logit - log_sum_exp;
+    event.rank = static_cast<int32_t>(
+        std::ranges::count_if(logits, [logit](float other) { return other >= logit; }));
     event.top = TopLogprobs(logits, log_sum_exp, *logprobs_);
     return event;
   }

@@ -221,6 +221,7 @@ void AppendToken(const TokenEvent& event, bool with_logprobs, const Tokenizer* t
   if (!with_logprobs) return;
   v1::TokenLogprob* logprob = delta->add_logprobs();
   if (event.logprob.has_value()) logprob->set_logprob(*event.logprob);
+  if (event.rank > 0) logprob->set_rank(event.rank);
   for (const TokenLogprob& likely : event.top) {
     v1::Alternative* alternative = logprob->add_top();
     alternative->set_token(likely.token);

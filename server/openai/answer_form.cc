@@ -13,6 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr char kDone[] = "data: [DONE]\n\n";
+constexpr char kPromptLogprobs[] = "prompt_logprobs";
 
 Json Head(std::string_view prefix, std::string_view object, const AnswerHeader& header) {
   Json json;
@@ -71,12 +72,15 @@ class ChoicesForm : public AnswerForm {
       choices += WholeChoice(i, answer);
     }
     choices += ']';
-    answer->echoes.clear();
     Json body = Envelope(header_, /*stream=*/false);
     AddPromptIds(answer, &body);
     body["usage"] = UsageJson(*answer);
     AddServerFields(*answer, &body);
-    return WithMember(body, "choices", choices);
+    if (options_.prompt_logprobs && prompt_of_response()) body[kPromptLogprobs] = Json::array();
+    std::string text = WithMember(body, "choices", choices);
+    if (prompt_of_response()) text = WithPromptLogprobs(std::move(text), 0, *answer);
+    answer->echoes.clear();
+    return text;
   }
 
   std::string Piece(size_t index, Answer* answer) final {
@@ -109,8 +113,8 @@ class ChoicesForm : public AnswerForm {
   // Each takes what the choice has. A piece without anything to say is empty.
   virtual std::string WholeChoice(size_t index, Answer* answer) = 0;
   virtual std::string PieceChoice(size_t index, Answer* answer) = 0;
-  // Whether the token ids of the prompt are a member of the response, not of its choices.
-  virtual bool ids_of_response() const = 0;
+  // Whether what is said of the prompt is a member of the response, not of its choices.
+  virtual bool prompt_of_response() const = 0;
 
   // The text of a choice, with the echo.
   static std::string TakeText(AnswerChoice* choice) {
@@ -134,10 +138,18 @@ class ChoicesForm : public AnswerForm {
 
   const CompletionOptions& options() const { return options_; }
 
+  // The text of an object that has an empty array in the place of the log-probabilities of the prompt of choice
+  // `index`, if there are any.
+  std::string WithPromptLogprobs(std::string object, size_t index, const Answer& answer) const {
+    if (!options_.prompt_logprobs) return object;
+    const EchoedPrompt& echo = answer.echoes[index / static_cast<size_t>(options_.choices)];
+    return WithMember(std::move(object), kPromptLogprobs, StrCat("[", echo.prompt_logprobs, "]"));
+  }
+
   // The token ids of a choice, and once those of its prompt.
   void AddChoiceIds(size_t index, Answer* answer, Json* json) {
     if (!options_.token_ids) return;
-    if (!ids_of_response()) {
+    if (!prompt_of_response()) {
       if (with_ids_.size() <= index) with_ids_.resize(index + 1);
       if (!with_ids_[index])
         (*json)["prompt_token_ids"] =
@@ -150,7 +162,7 @@ class ChoicesForm : public AnswerForm {
  private:
   // Once.
   void AddPromptIds(Answer* answer, Json* json) const {
-    if (!options_.token_ids || !ids_of_response() || answer->prompt_ids.empty()) return;
+    if (!options_.token_ids || !prompt_of_response() || answer->prompt_ids.empty()) return;
     (*json)["prompt_token_ids"] = answer->prompt_ids[0];
     answer->prompt_ids.clear();
   }
@@ -182,7 +194,7 @@ class CompletionForm final : public ChoicesForm {
     return Head("cmpl-", "text_completion", header);
   }
   Json TakeLogprobs(Logprobs* logprobs) const override { return logprobs->TakeForCompletion(); }
-  bool ids_of_response() const override { return false; }
+  bool prompt_of_response() const override { return false; }
   std::string WholeChoice(size_t index, Answer* answer) override {
     AnswerChoice* const choice = &answer->choices[index];
     Json json;
@@ -192,7 +204,8 @@ class CompletionForm final : public ChoicesForm {
     json["finish_reason"] = ReasonJson(*choice);
     AddStopReason(*choice, &json);
     AddChoiceIds(index, answer, &json);
-    return TakeLast(std::move(json), choice);
+    if (options().prompt_logprobs) json[kPromptLogprobs] = Json::array();
+    return WithPromptLogprobs(TakeLast(std::move(json), choice), index, *answer);
   }
   std::string PieceChoice(size_t index, Answer* answer) override {
     return WholeChoice(index, answer);
@@ -208,7 +221,7 @@ class ChatForm final : public ChoicesForm {
     return Head("chatcmpl-", stream ? "chat.completion.chunk" : "chat.completion", header);
   }
   Json TakeLogprobs(Logprobs* logprobs) const override { return logprobs->TakeForChat(); }
-  bool ids_of_response() const override { return true; }
+  bool prompt_of_response() const override { return true; }
   std::string ChoiceJson(size_t index, const char* field, Json message, Answer* answer) {
     AnswerChoice* const choice = &answer->choices[index];
     Json json;

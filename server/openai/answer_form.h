@@ -21,6 +21,8 @@ namespace polysketch {
 struct EchoedPrompt {
   std::string text;
   GrowingObject logprobs;
+  // With CompletionOptions::prompt_logprobs: the elements of the array.
+  std::string prompt_logprobs;
 };
 
 // What has come of one choice. The form takes what it sends: echo, text and log-probabilities.

@@ -198,6 +198,7 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
   ReadGeneration(&fields, &request);
   ReadResponseFormat(&fields, &request);
   ReadLogprobs(&fields, &job.options, &request);
+  ReadPromptLogprobs(&fields, &job.options, &request);
   ChatOptions options = ReadChatOptions(&fields);
   options.hold = std::move(hold);
   ReadMaxTokens(&fields, {"n_predict", "max_tokens", "max_completion_tokens"}, &request);

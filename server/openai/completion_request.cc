@@ -162,6 +162,18 @@ void ReadTokenIds(JsonFields* fields, CompletionOptions* options) {
     fields->Fail("truncate_prompt_tokens", "expected -1, or 1 or more, found 0");
 }
 
+void ReadPromptLogprobs(JsonFields* fields, CompletionOptions* options,
+                        v1::CompleteRequest* request) {
+  options->alternatives = request->logprobs();
+  const auto alternatives = fields->Integer("prompt_logprobs", 0, 20);
+  if (!alternatives) return;
+  if (options->stream)
+    return fields->Fail("prompt_logprobs", "expected none beside \"stream\": true");
+  options->prompt_logprobs = static_cast<int>(*alternatives);
+  request->set_echo(true);
+  request->set_logprobs(std::max(options->alternatives, *options->prompt_logprobs));
+}
+
 void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prompt* prompt) {
   if (!job.options.truncate_prompt || !prompt->has_tokens()) return;
   const int64_t most =
@@ -247,6 +259,7 @@ Result<CompletionJob> ToCompletionJob(const json& body, const ServedModel* model
   }
   job.options.echo = fields.Bool("echo").value_or(false);
   common.set_echo(job.options.echo);
+  ReadPromptLogprobs(&fields, &job.options, &common);
   if (const auto value = fields.Integer("logprobs_from", 0, kMaxInt64))
     common.set_logprobs_from(*value);
   ReadTokenIds(&fields, &job.options);

@@ -26,6 +26,8 @@ struct CompletionOptions {
   bool include_usage = false;     // a last event with the usage
   bool continuous_usage = false;  // beside it, the usage so far in each event
   bool logprobs = false;
+  int alternatives = 0;                // with logprobs: of each token of the output
+  std::optional<int> prompt_logprobs;  // alternatives of each token of the prompt, without an echo
   bool echo = false;
   int choices = 1;  // of a prompt
   // How calls of tools in the output are read; nullopt: all is text.
@@ -73,6 +75,9 @@ void ReadMaxTokens(JsonFields* fields, std::initializer_list<const char*> names,
                    v1::CompleteRequest* request);
 // Reads return_token_ids, return_tokens_as_token_ids and truncate_prompt_tokens.
 void ReadTokenIds(JsonFields* fields, CompletionOptions* options);
+// Reads prompt_logprobs. The limits of the response, logprobs and echo of the request are read.
+void ReadPromptLogprobs(JsonFields* fields, CompletionOptions* options,
+                        v1::CompleteRequest* request);
 // Leaves the last tokens of a prompt of token ids, as truncate_prompt_tokens says.
 void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prompt* prompt);
 

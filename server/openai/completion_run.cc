@@ -97,7 +97,13 @@ void CompletionRun::Start(ServiceContext* service) {
       const auto& ids = request.prompt().tokens().ids();
       answer_.prompt_ids[prompt].assign(ids.begin(), ids.end());
     }
-    if (job_.options.logprobs) decoders_[prompt] = TextDecoder(tokenizer_, request);
+    if (job_.options.logprobs) {
+      // The text of the response begins after the prompt, although its tokens come.
+      const bool hidden = request.echo() && !job_.options.echo;
+      if (hidden) request.set_echo(false);
+      decoders_[prompt] = TextDecoder(tokenizer_, request);
+      if (hidden) request.set_echo(true);
+    }
     calls_.push_back(
         HttpCall::StartCompletion(service, exchange_, std::move(request), std::move(callbacks)));
   }
@@ -186,6 +192,13 @@ Status CompletionRun::HoldReply(int64_t bytes) {
 Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   AnswerChoice* choice = ChoiceOf(prompt, delta.choice());
   EchoedPrompt* const echo = delta.echoed() ? &answer_.echoes[prompt] : nullptr;
+  if (echo != nullptr && job_.options.prompt_logprobs) {
+    const auto before = std::ssize(echo->prompt_logprobs);
+    AppendPromptLogprobs(delta, *job_.options.prompt_logprobs, tokenizer_, &echo->prompt_logprobs);
+    PS_RETURN_IF_ERROR(
+        HoldReply((std::ssize(echo->prompt_logprobs) - before) * job_.options.choices));
+    if (!job_.options.echo) return Status();
+  }
   if (echo == nullptr) {
     choice->tokens += delta.tokens_size();
     if (job_.options.token_ids) {
@@ -201,7 +214,8 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   if (delta.tokens_size() > 0) choice->last_token = delta.tokens(delta.tokens_size() - 1);
   if (job_.options.logprobs) {
     if (!choice->logprobs.has_value())
-      choice->logprobs.emplace(tokenizer_, decoders_[prompt], job_.options.tokens_as_ids);
+      choice->logprobs.emplace(tokenizer_, decoders_[prompt], job_.options.tokens_as_ids,
+                               job_.options.alternatives);
     choice->logprobs->Add(delta);
     GrowingObject& grown = echo != nullptr ? echo->logprobs : choice->grown;
     const int64_t before = grown.bytes();

@@ -60,7 +60,10 @@ int64_t GrowingObject::bytes() const {
 }
 
 std::string WithMember(const Json& object, std::string_view name, std::string_view value) {
-  std::string text = JsonText(object);
+  return WithMember(JsonText(object), name, value);
+}
+
+std::string WithMember(std::string text, std::string_view name, std::string_view value) {
   // A string of JSON has no quote without a backslash before it.
   const std::string place = StrCat("\"", name, "\":[]");
   const size_t found = text.find(place);

@@ -37,6 +37,8 @@ class GrowingObject {
 // and in none of its members.
 std::string WithMember(const nlohmann::ordered_json& object, std::string_view name,
                        std::string_view value);
+// The same for the text of the object.
+std::string WithMember(std::string object, std::string_view name, std::string_view value);
 
 // The bytes of a string in JSON, without the quotes.
 int64_t EscapedBytes(std::string_view text);

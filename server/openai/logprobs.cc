@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "server/http/json_text.h"
 
 namespace polysketch {
 namespace {
@@ -53,6 +54,28 @@ std::optional<IncrementalDecoder> TextDecoder(const Tokenizer* tokenizer,
   return decoder;
 }
 
+void AppendPromptLogprobs(const v1::Delta& delta, int alternatives, const Tokenizer* tokenizer,
+                          std::string* elements) {
+  for (int i = 0; i < delta.tokens_size(); ++i) {
+    if (!elements->empty()) *elements += ',';
+    const v1::TokenLogprob& scored = delta.logprobs(i);
+    if (!scored.has_logprob()) {
+      *elements += "null";
+      continue;
+    }
+    Json json = Json::object();
+    const auto add = [&](int32_t token, float logprob, int32_t rank) {
+      json.emplace(StrCat(token), Json{{"logprob", logprob},
+                                       {"rank", rank},
+                                       {"decoded_token", TokenText(tokenizer, token)}});
+    };
+    add(delta.tokens(i), scored.logprob(), scored.rank());
+    for (int rank = 1; rank <= std::min(alternatives, scored.top_size()); ++rank)
+      add(scored.top(rank - 1).token(), scored.top(rank - 1).logprob(), rank);
+    *elements += JsonText(json);
+  }
+}
+
 void Logprobs::Add(const v1::Delta& delta) {
   for (int i = 0; i < delta.tokens_size(); ++i) {
     const int32_t token = delta.tokens(i);
@@ -67,6 +90,9 @@ void Logprobs::Add(const v1::Delta& delta) {
       offset_ += Characters(decoder_->Append(token));
     }
     entries_.push_back({token, offset, delta.logprobs(i)});
+    auto* const top = entries_.back().logprob.mutable_top();
+    if (top->size() > alternatives_)
+      top->DeleteSubrange(alternatives_, top->size() - alternatives_);
   }
 }
 

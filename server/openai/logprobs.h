@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/sampler/sampling_params.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "polysketch/v1/polysketch.pb.h"
 
@@ -21,13 +22,22 @@ std::string TokenText(const Tokenizer* tokenizer, int32_t id);
 std::optional<IncrementalDecoder> TextDecoder(const Tokenizer* tokenizer,
                                               const v1::CompleteRequest& request);
 
+// Appends the tokens of an echo to the elements of an array, in vLLM's form of prompt_logprobs: null for a token
+// without a log-probability, or {"ID": {"logprob", "rank", "decoded_token"}, ...}, the token itself first, then
+// the most likely ones.
+void AppendPromptLogprobs(const v1::Delta& delta, int alternatives, const Tokenizer* tokenizer,
+                          std::string* elements);
+
 // The log-probabilities of one choice, to which deltas are added.
 class Logprobs {
  public:
-  // `as_ids`: the text of a token is "token_id:5".
+  // `as_ids`: the text of a token is "token_id:5". `alternatives`: most of each token.
   Logprobs(const Tokenizer* tokenizer, std::optional<IncrementalDecoder> decoder,
-           bool as_ids = false)
-      : tokenizer_(tokenizer), as_ids_(as_ids), decoder_(std::move(decoder)) {}
+           bool as_ids = false, int alternatives = kMaxTopLogprobs)
+      : tokenizer_(tokenizer),
+        as_ids_(as_ids),
+        alternatives_(alternatives),
+        decoder_(std::move(decoder)) {}
 
   // `delta` has a log-probability for each token.
   void Add(const v1::Delta& delta);
@@ -50,6 +60,7 @@ class Logprobs {
 
   const Tokenizer* tokenizer_;
   bool as_ids_;
+  int alternatives_;
   std::optional<IncrementalDecoder> decoder_;
   int64_t offset_ = 0;  // characters of the text of the tokens so far
   std::vector<Entry> entries_;

@@ -302,6 +302,92 @@ TEST_F(OpenAi, EndingsOfOneContext) {
   }
 }
 
+// Properties of outputs over many seeds, with drafts and several choices.
+TEST_F(OpenAi, RulesOfTokensHold) {
+  std::vector<int> allowed;
+  for (int id = 2; id < 4096; ++id)
+    if (id % 3 != 0) allowed.push_back(id);
+  int ended = 0;
+  for (int seed = 0; seed < 20; ++seed) {
+    json body = {{"prompt", kPrompt},       {"max_tokens", 40},
+                 {"min_tokens", 25},        {"seed", seed},
+                 {"n", seed % 3 + 1},       {"draft_tokens", seed % 2 * 4},
+                 {"stop", {"e", "a"}},      {"bad_words", {"the", "of", " and"}},
+                 {"return_token_ids", true}};
+    if (seed % 4 == 3) body["allowed_token_ids"] = allowed;
+    for (const json& choice : Complete(body).at("choices")) {
+      const json& ids = choice.at("token_ids");
+      const std::string reason = choice.at("finish_reason");
+      EXPECT_GT(ids.size() + (reason == "length"), 25u) << choice;
+      ended += reason == "stop";
+      for (const json& id : ids) EXPECT_TRUE(seed % 4 != 3 || id.get<int>() % 3 != 0) << id;
+      const std::string text = StrCat(choice.at("text").get<std::string>(), " ");
+      for (const std::string word : {" the ", " of ", " and "})
+        EXPECT_EQ(text.find(word), std::string::npos) << text;
+    }
+  }
+  EXPECT_GT(ended, 10);
+  // The same words are there without the rule.
+  json body = Request(200);
+  EXPECT_NE(Complete(body).at("choices").at(0).at("text").get<std::string>().find(" the "),
+            std::string::npos);
+}
+
+TEST_F(OpenAi, ASaltDividesThePrefixCache) {
+  std::vector<int> prompt(400);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int>(5 + i * 41 % 4000);
+  const auto cached = [&](const json& salt) {
+    json body = Request(2);
+    body["prompt"] = prompt;
+    body["cache_salt"] = salt;
+    return Complete(body).at("usage").at("prompt_tokens_details").at("cached_tokens").get<int>();
+  };
+  for (const json& salt : {json("one"), json("another"), json()}) {
+    EXPECT_EQ(cached(salt), 0) << salt;
+    EXPECT_GT(cached(salt), 300) << salt;
+  }
+}
+
+// Beside those of an echo, whose alternatives are the most likely tokens.
+TEST_F(OpenAi, LogProbabilitiesOfThePrompt) {
+  json body = Request(4);
+  body["n"] = 2;
+  body["logprobs"] = 1;
+  const json plain = Complete(body);
+  body["prompt_logprobs"] = 3;
+  body["return_token_ids"] = true;
+  const json answer = Complete(body);
+  body.erase("prompt_logprobs");
+  body["echo"] = true;
+  body["logprobs"] = 20;
+  const json& echo = Complete(body).at("choices").at(0).at("logprobs");
+  for (size_t i = 0; i < 2; ++i) {
+    const json& choice = answer.at("choices").at(i);
+    EXPECT_EQ(choice.at("text"), plain.at("choices").at(i).at("text"));
+    EXPECT_EQ(choice.at("logprobs"), plain.at("choices").at(i).at("logprobs"));
+    const json& prompt = choice.at("prompt_logprobs");
+    const json& ids = choice.at("prompt_token_ids");
+    ASSERT_EQ(prompt.size(), ids.size());
+    EXPECT_TRUE(prompt.at(0).is_null());
+    for (size_t token = 1; token < ids.size(); ++token) {
+      const json& own = prompt.at(token).at(std::to_string(ids.at(token).get<int>()));
+      EXPECT_EQ(own.at("logprob"), echo.at("token_logprobs").at(token));
+      EXPECT_EQ(own.at("decoded_token"), echo.at("tokens").at(token));
+      EXPECT_EQ(prompt.at(token).size(), own.at("rank").get<int>() <= 3 ? 3u : 4u);
+      // Of the twenty most likely tokens as many as the rank are at least as likely.
+      const float logprob = own.at("logprob");
+      int rank = 0;
+      for (const auto& [text, other] : echo.at("top_logprobs").at(token).items())
+        rank += other.get<float>() >= logprob;
+      if (own.at("rank").get<int>() <= 20) {
+        EXPECT_EQ(own.at("rank"), rank) << token;
+      } else {
+        EXPECT_GE(rank, 20) << token;
+      }
+    }
+  }
+}
+
 TEST_F(OpenAi, SessionsCostTheNewTokensOnly) {
   const ProcessResult created =
       RunProcess({.arguments = {Binary("polysketch"), "--server", server_->address(), "session",
@@ -334,6 +420,16 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
   expect(400, path, R"({"prompt": "x", "top_p": 2})", "found 2", "top_p");
   expect(400, path, R"({"prompt": "x", "temprature": 2})", "unknown", "temprature");
   expect(400, path, R"({"prompt": "x", "logprobs_from": 2})", "with echo", "logprobs_from");
+  expect(400, path, R"({"prompt": "x", "max_tokens": 2, "min_tokens": 3})", "found 3",
+         "min_tokens");
+  expect(400, path, R"({"prompt": "x", "bad_words": ["a", ""]})", "found 0", "bad_words[1]");
+  expect(400, path, R"({"prompt": "x", "allowed_token_ids": [4096]})", "found 4096",
+         "allowed_token_ids[0]");
+  expect(400, path, StrCat(R"({"prompt": "x", "cache_salt": ")", std::string(257, 'a'), "\"}"),
+         "found 257", "cache_salt");
+  expect(400, path, R"({"prompt": "x", "prompt_logprobs": 21})", "found 21", "prompt_logprobs");
+  expect(400, path, R"({"prompt": "x", "prompt_logprobs": 1, "stream": true})", "expected none",
+         "prompt_logprobs");
   expect(404, path, R"({"prompt": "x", "model": "gpt"})", "found \"gpt\"", "model");
   expect(404, path, R"({"session": "00"})", "no session 00", nullptr);
   expect(400, "/tokenize", R"({"prompt": 5})", "expected a string", "prompt");
