@@ -6,11 +6,11 @@
 namespace polysketch {
 namespace {
 
-constexpr size_t kBits = 32;
+constexpr size_t kWordBits = 32;
 
-uint32_t BitOf(int32_t id) { return uint32_t{1} << (static_cast<size_t>(id) % kBits); }
+uint32_t BitOf(int32_t id) { return uint32_t{1} << (static_cast<size_t>(id) % kWordBits); }
 uint32_t& WordOf(int32_t id, std::vector<uint32_t>* words) {
-  return (*words)[static_cast<size_t>(id) / kBits];
+  return (*words)[static_cast<size_t>(id) / kWordBits];
 }
 
 bool AllowsAny(std::span<const uint32_t> words) {
@@ -22,7 +22,7 @@ bool AllowsAny(std::span<const uint32_t> words) {
 TokenRules::TokenRules(const SamplingParams& params, int vocab_size)
     : vocab_size_(static_cast<size_t>(vocab_size)), bad_words_(params.bad_words) {
   if (!params.allowed_token_ids.empty()) {
-    allowed_.resize((vocab_size_ + kBits - 1) / kBits);
+    allowed_.resize((vocab_size_ + kWordBits - 1) / kWordBits);
     for (const int32_t id : params.allowed_token_ids) WordOf(id, &allowed_) |= BitOf(id);
   }
   for (const std::vector<int32_t>& word : bad_words_) longest_ = std::max(longest_, word.size());
@@ -35,7 +35,7 @@ void TokenRules::SetMinimum(int64_t tokens, std::vector<int32_t> ids) {
 
 std::span<const uint32_t> TokenRules::Mask(int64_t index, std::span<const uint32_t> grammar,
                                            std::vector<uint32_t>* words) const {
-  words->assign((vocab_size_ + kBits - 1) / kBits, ~uint32_t{0});
+  words->assign((vocab_size_ + kWordBits - 1) / kWordBits, ~uint32_t{0});
   if (!grammar.empty()) std::copy_n(grammar.begin(), words->size(), words->begin());
   Trim(words);
   if (!allowed_.empty()) {
@@ -51,7 +51,7 @@ std::span<const uint32_t> TokenRules::Mask(int64_t index, std::span<const uint32
 }
 
 void TokenRules::Trim(std::vector<uint32_t>* words) const {
-  const size_t last = vocab_size_ % kBits;
+  const size_t last = vocab_size_ % kWordBits;
   if (last > 0) words->back() &= (uint32_t{1} << last) - 1;
 }
 
