@@ -15,8 +15,9 @@ std::string Event(const json& data) {
 json Delta(const std::string& text) {
   return {{"type", "response.output_text.delta"}, {"delta", text}};
 }
-json Ended(const std::string& id) {
-  return {{"type", "response.completed"}, {"response", {{"id", id}, {"error", nullptr}}}};
+json Ended(const std::string& id, const json& output = json::array()) {
+  return {{"type", "response.completed"},
+          {"response", {{"id", id}, {"error", nullptr}, {"output", output}}}};
 }
 
 struct Read {
@@ -70,29 +71,34 @@ TEST(AnswerStream, SaysWhyAnAnswerIsNotWhole) {
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
 }
 
+json Input(const Conversation& conversation, bool whole = false) {
+  return json::parse(conversation.Request(whole)).at("input");
+}
+json User(const std::string& text) { return {{"role", "user"}, {"content", text}}; }
+json Assistant(const std::string& text) { return {{"role", "assistant"}, {"content", text}}; }
+
 TEST(Conversation, ATurnSendsItsLineAlone) {
   Conversation conversation({.system = "Be kind", .temperature = 0.5f, .max_tokens = 9});
-  const json first = json::parse(conversation.Request("One?", false));
-  const json user = {{"role", "user"}, {"content", "One?"}};
+  conversation.Say("One?");
+  const json first = json::parse(conversation.Request(false));
   EXPECT_EQ(first, json({{"stream", true},
                          {"temperature", 0.5},
                          {"max_output_tokens", 9},
                          {"instructions", "Be kind"},
-                         {"input", json::array({user})}}));
+                         {"input", json::array({User("One?")})}}));
   EXPECT_FALSE(conversation.MustBeWhole(404, ""));
 
-  conversation.Add("One?", ReadInPieces(Event(Delta("1")) + Event(Ended("resp_1")), 99)->answer);
+  conversation.Add(ReadInPieces(Event(Delta("1")) + Event(Ended("resp_1")), 99)->answer);
   EXPECT_EQ(conversation.last_id(), "resp_1");
-  const json second = json::parse(conversation.Request("Two?", false));
+  conversation.Say("Two?");
+  const json second = json::parse(conversation.Request(false));
   EXPECT_EQ(second.at("previous_response_id"), "resp_1");
-  EXPECT_EQ(second.at("input").size(), 1u);
+  EXPECT_EQ(second.at("input"), json::array({User("Two?")}));
   EXPECT_EQ(second.at("instructions"), "Be kind");
 
-  const json whole = json::parse(conversation.Request("Two?", true));
+  const json whole = json::parse(conversation.Request(true));
   EXPECT_FALSE(whole.contains("previous_response_id"));
-  const json all = {
-      user, {{"role", "assistant"}, {"content", "1"}}, {{"role", "user"}, {"content", "Two?"}}};
-  EXPECT_EQ(whole.at("input"), all);
+  EXPECT_EQ(whole.at("input"), json({User("One?"), Assistant("1"), User("Two?")}));
 
   const auto error = [](const char* param) { return json({{"error", {{"param", param}}}}).dump(); };
   EXPECT_TRUE(conversation.MustBeWhole(404, error("previous_response_id")));
@@ -103,9 +109,65 @@ TEST(Conversation, ATurnSendsItsLineAlone) {
 }
 
 TEST(Conversation, WithoutOptionsTheServerDecides) {
-  const json body = json::parse(Conversation({}).Request("a\"\n", false));
+  Conversation conversation({});
+  conversation.Say("a\"\n");
+  const json body = json::parse(conversation.Request(false));
   EXPECT_EQ(body.size(), 2u);
   EXPECT_EQ(body.at("input").at(0).at("content"), "a\"\n");
+}
+
+TEST(Conversation, CallsOfToolsAndTheirResultsAreItems) {
+  ChatOptions options;
+  options.tools = {{{"type", "function"}, {"name", "clock"}}};
+  Conversation conversation(options);
+  conversation.Say("What time is it?");
+  EXPECT_EQ(json::parse(conversation.Request(false)).at("tools").at(0).at("name"), "clock");
+  const json call = {
+      {"type", "function_call"}, {"call_id", "c1"}, {"name", "clock"}, {"arguments", "{}"}};
+  json with_id = call;
+  with_id["id"] = "fc_1";
+  const auto read = ReadInPieces(Event(Ended("resp_1", json::array({with_id}))), 99);
+  ASSERT_EQ(read->answer.calls().size(), 1u);
+  EXPECT_EQ(read->answer.calls()[0].name, "clock");
+  conversation.Add(read->answer);
+  conversation.Return("c1", "noon");
+  const json result = {{"type", "function_call_output"}, {"call_id", "c1"}, {"output", "noon"}};
+  EXPECT_EQ(Input(conversation), json::array({result}));
+  EXPECT_EQ(Input(conversation, true), json({User("What time is it?"), call, result}));
+  EXPECT_EQ(conversation.TakeBack(), "What time is it?") << "with what follows it";
+  EXPECT_EQ(conversation.Request(true), conversation.Request(false));
+  EXPECT_EQ(conversation.TakeBack(), std::nullopt);
+}
+
+TEST(Conversation, IsSavedAndLoaded) {
+  Conversation conversation({.system = "Be kind", .temperature = 0.5f, .max_tokens = 3});
+  conversation.Say("One?");
+  conversation.Add(ReadInPieces(Event(Delta("1")) + Event(Ended("resp_1")), 99)->answer);
+  Conversation loaded({.system = "another", .temperature = 0.5f, .max_tokens = 4});
+  ASSERT_TRUE(loaded.Load(conversation.Save()).ok());
+  EXPECT_EQ(loaded.system(), "Be kind");
+  EXPECT_EQ(loaded.last_id(), "") << "the server's session may be gone";
+  EXPECT_EQ(loaded.turns(), 1);
+  loaded.Say("Two?");
+  EXPECT_EQ(Input(loaded), json({User("One?"), Assistant("1"), User("Two?")}));
+  for (const char* bad : {"", "[]", "{}", R"({"input": "x"})", R"({"input": [1]})",
+                          R"({"input": [{"type": "reasoning"}]})"}) {
+    EXPECT_FALSE(loaded.Load(bad).ok()) << bad;
+    EXPECT_EQ(loaded.turns(), 2) << "as before";
+  }
+  conversation.SetSystem("Be brief");
+  EXPECT_EQ(conversation.last_id(), "") << "the session has the former system message";
+}
+
+TEST(ParseTools, TakesBothForms) {
+  const json flat = {{{"type", "function"}, {"name", "a"}, {"parameters", json::object()}}};
+  EXPECT_EQ(ParseTools(flat.dump()).value(), flat);
+  const json nested = {
+      {{"type", "function"}, {"function", {{"name", "a"}, {"parameters", json::object()}}}}};
+  EXPECT_EQ(ParseTools(nested.dump()).value(), flat);
+  for (const char* bad : {"", "{}", "[]", "[3]", R"([{"type": "function"}])",
+                          R"([{"type": "web_search", "name": "a"}])"})
+    EXPECT_FALSE(ParseTools(bad).ok()) << bad;
 }
 
 TEST(ApiError, IsTheMessageOfTheServer) {

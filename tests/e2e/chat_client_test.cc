@@ -1,11 +1,16 @@
 // `polysketch chat`, as a script runs it, against the real server.
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/server.h"
@@ -126,6 +131,159 @@ TEST_F(ChatClient, AnInterruptStopsTheAnswerAndNotTheProgram) {
   EXPECT_NE(chat.StandardError().find("the answer was stopped"), std::string::npos);
   EXPECT_TRUE(server_->BecomesIdle());
   EXPECT_TRUE(WaitUntil([&] { return server_->Metric("polysketch_sessions") == before; }));
+}
+
+TEST_F(ChatClient, CommandsChangeTheConversation) {
+  const auto answer = [](const json& input, const std::string& system) {
+    json body = {{"input", input}, {"store", false}};
+    if (!system.empty()) body["instructions"] = system;
+    return Text(Respond(body));
+  };
+  const auto user = [](const std::string& text) {
+    return json{{"role", "user"}, {"content", text}};
+  };
+  const auto said = [](const std::string& text) {
+    return json{{"role", "assistant"}, {"content", text}};
+  };
+  const std::string one = answer({user("One")}, "");
+  const json after_one = {user("One"), said(one)};
+  const auto then = [](json items, const json& item) {
+    items.push_back(item);
+    return items;
+  };
+  const std::string two = answer(then(after_one, user("Two")), "");
+  const std::string three = answer(then(after_one, user("Three")), "");
+  const std::string kind =
+      answer(then(then(then(after_one, user("Three")), said(three)), user("/Four")), "Be kind");
+  const std::string other =
+      answer(then(then(then(after_one, user("Two")), said(two)), user("Five")), "");
+
+  const double before = server_->Metric("polysketch_sessions");
+  const std::string file = folder_ / "saved";
+  const Strings options = {"--temperature", "0", "--max-tokens", "9"};
+  const ProcessResult chat =
+      Chat(options, "One\n/fork\nTwo\n/regenerate\n/save " + file +
+                        "\n/load fork-1\nThree\n/system Be kind\n/system\n//Four\n/quit\nSix\n");
+  EXPECT_EQ(chat.exit_status, 0) << chat.standard_error;
+  EXPECT_EQ(chat.standard_output,
+            one + "\n" + two + "\n" + two + "\n" + three + "\n" + kind + "\n");
+  EXPECT_NE(chat.standard_error.find("/load fork-1 returns to it"), std::string::npos);
+  EXPECT_NE(chat.standard_error.find("polysketch: Be kind\n"), std::string::npos);
+  EXPECT_EQ(server_->Metric("polysketch_sessions"), before) << "all of them are deleted";
+
+  const ProcessResult loaded = Chat(options, "/load " + file + "\nFive\n");
+  EXPECT_EQ(loaded.standard_output, other + "\n") << loaded.standard_error;
+
+  std::ofstream(folder_ / "other") << "not a conversation";
+  const auto fails = [&](const std::string& line, const std::string& words) {
+    const ProcessResult result = Chat(options, line + "\nOne\n");
+    EXPECT_EQ(result.exit_status, 2) << line;
+    EXPECT_EQ(result.standard_output, "") << "in a pipe the first error ends the program";
+    EXPECT_NE(result.standard_error.find(words), std::string::npos) << result.standard_error;
+  };
+  fails("/sav x", "/sav: unknown command; did you mean /save?");
+  fails("/etc/passwd", "// begins a message with a slash");
+  fails("/regenerate", "/regenerate: expected a message to answer again");
+  fails("/load", "/load: expected the name of a fork or a file");
+  fails("/load /nonexistent/file", "cannot open /nonexistent/file");
+  fails("/save /nonexistent/file", "/save: cannot write /nonexistent/file");
+  fails("/save " + (folder_ / "other").string(), "expected JSON");
+}
+
+// Answers each request on a port of its own with the next of `answers`, and keeps the bodies.
+class ScriptedServer {
+ public:
+  explicit ScriptedServer(Strings answers)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), answers_(std::move(answers)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const name = reinterpret_cast<sockaddr*>(&address);
+    PS_CHECK(bind(fd_, name, size) == 0 && listen(fd_, 8) == 0);
+    PS_CHECK(getsockname(fd_, name, &size) == 0);
+    address_ = StrCat("127.0.0.1:", ntohs(address.sin_port));
+    thread_ = std::thread([this] {
+      for (const std::string& answer : answers_) Serve(answer);
+    });
+  }
+  ~ScriptedServer() { close(fd_); }
+  const std::string& address() const { return address_; }
+  // The bodies, after all answers.
+  Strings Bodies() {
+    thread_.join();
+    return bodies_;
+  }
+
+ private:
+  void Serve(const std::string& answer) {
+    const int client = accept(fd_, nullptr, nullptr);
+    std::string request;
+    char bytes[4096];
+    const auto body = [&request] { return request.find("\r\n\r\n"); };
+    const auto whole = [&] {
+      const size_t length = request.find("Content-Length: ");
+      return body() != std::string::npos &&
+             request.size() - body() - 4 >=
+                 (length < body() ? std::stoul(request.substr(length + 16)) : 0);
+    };
+    for (ssize_t count; !whole() && (count = read(client, bytes, sizeof(bytes))) > 0;)
+      request.append(bytes, static_cast<size_t>(count));
+    bodies_.push_back(request.substr(body() + 4));
+    const std::string reply = StrCat("HTTP/1.1 200 OK\r\nContent-Length: ", answer.size(),
+                                     "\r\nConnection: close\r\n\r\n", answer);
+    PS_CHECK(write(client, reply.data(), reply.size()) == std::ssize(reply));
+    close(client);
+  }
+
+  const int fd_;
+  const Strings answers_;
+  std::string address_;
+  Strings bodies_;
+  std::thread thread_;
+};
+
+TEST_F(ChatClient, TheNextLineIsTheResultOfACall) {
+  const json call = {{"type", "function_call"},
+                     {"call_id", "c1"},
+                     {"name", "clock"},
+                     {"arguments", R"({"zone":"UTC"})"}};
+  const auto completed = [](const std::string& id, const json& output) {
+    const json event = {{"type", "response.completed"},
+                        {"response", {{"id", id}, {"output", output}}}};
+    return "data: " + event.dump() + "\n\n";
+  };
+  const json delta = {{"type", "response.output_text.delta"}, {"delta", "At noon."}};
+  const std::string text = "data: " + delta.dump() + "\n\n";
+  ScriptedServer server({completed("resp_1", json::array({call})),
+                         text + completed("resp_2", json::array()), "{}", "{}"});
+  const std::string file = folder_ / "tools.json";
+  std::ofstream(file) << R"([{"type": "function", "function": {"name": "clock"}}])";
+  const ProcessResult chat =
+      RunProcess(Command(server.address(), {"--tools", file}, "When?\nnoon\n"));
+  EXPECT_EQ(chat.exit_status, 0) << chat.standard_error;
+  EXPECT_EQ(chat.standard_output, "call clock({\"zone\":\"UTC\"})\nAt noon.\n");
+  const Strings bodies = server.Bodies();
+  EXPECT_EQ(json::parse(bodies[0]).at("tools").at(0).at("name"), "clock");
+  const json second = json::parse(bodies[1]);
+  EXPECT_EQ(second.at("previous_response_id"), "resp_1");
+  EXPECT_EQ(
+      second.at("input"),
+      json::array({{{"type", "function_call_output"}, {"call_id", "c1"}, {"output", "noon"}}}));
+
+  ScriptedServer other({completed("resp_1", json::array({call})), "{}"});
+  const ProcessResult ended = RunProcess(Command(other.address(), {"--tools", file}, "When?\n"));
+  EXPECT_EQ(ended.exit_status, 0);
+  EXPECT_NE(ended.standard_error.find("the call has no result"), std::string::npos);
+  EXPECT_EQ(other.Bodies().size(), 2u) << "the response is deleted";
+
+  std::ofstream(file) << "{}";
+  const ProcessResult bad =
+      RunProcess(Command(server_->http_address(), {"--tools", file}, "One\n"));
+  EXPECT_EQ(bad.exit_status, 2);
+  EXPECT_NE(bad.standard_error.find("--tools: expected an array of tools, found object"),
+            std::string::npos)
+      << bad.standard_error;
 }
 
 TEST_F(ChatClient, ErrorsSayWhatIsWrong) {
