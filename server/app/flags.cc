@@ -30,7 +30,8 @@ constexpr Flag kFlags[] = {
      "file of the chat template, in place of that of the model folder (docs/chat-templates.md). "
      "One "
      "whose answers do not end with a control piece of the vocabulary is used, with a warning; the "
-     "model folder's is not. Empty: that of the model folder."},
+     "model folder's is not. plain: the built-in one for models that know no form of chats. Empty: "
+     "that of the model folder."},
     {"tool-format", kChoice, "auto|hermes|llama3_json|mistral|pythonic|json", &C::tool_format, 0, 0,
      "form in which the model writes calls of tools (docs/openai-api.md). auto: the form that the "
      "chat template declares."},

@@ -18,6 +18,18 @@ constexpr const char* kPieces[] = {"bos_token", "eos_token", "pad_token", "unk_t
 constexpr auto kReplace = json::error_handler_t::replace;  // of bytes that are no UTF-8
 constexpr std::string_view kSpace = " \t\r\n";
 
+// For models that know no form of chats, such as those trained on books: turns as in a play.
+constexpr char kPlainName[] = "plain";
+constexpr char kPlain[] =
+    R"({%- for message in messages %}
+{%- set content = (message.content or '') | trim %}
+{%- if message.role == 'system' %}{{ content + '\n\n' }}
+{%- else %}{{ message.role | capitalize + ': ' + content + '\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Assistant:' }}{% endif %})";
+constexpr const char* kPlainStops[] = {"\nUser:", "\nAssistant:"};
+
 // Words without a meaning to templates, in place of the messages of earlier turns.
 const ChatMessage kSystemStandIn = {"system", "standinzero", ""};
 const ChatMessage kUserStandIn = {"user", "standinone", ""};
@@ -85,6 +97,11 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const ModelFolder& fold
   for (const char* name : kPieces) {
     if (const std::string piece = PieceOf(config, name); !piece.empty())
       source.pieces.emplace_back(name, piece);
+  }
+  if (file == kPlainName) {
+    source.text = kPlain;
+    source.stops.assign(std::begin(kPlainStops), std::end(kPlainStops));
+    return Make(std::move(source), tokenizer, add_bos);
   }
   source.text = TemplateOf(config);
   PS_ASSIGN_OR_RETURN(std::optional<std::string> text,
@@ -304,6 +321,7 @@ int32_t ChatTemplate::ControlAt(const MarkedText& text, size_t begin) const {
 }
 
 Status ChatTemplate::CheckTurnEnd() const {
+  if (!source_.stops.empty()) return Status();
   const Result<MarkedText> text =
       Render({kUserStandIn, kAnswerStandIn, {"user", "standinthree", ""}}, ChatOptions());
   // One that refuses these messages, or does not write the answer, ends no turn of it.
@@ -322,6 +340,11 @@ Status ChatTemplate::CheckTurnEnd() const {
 }
 
 Status ChatTemplate::CheckAppends() {
+  // The state of a conversation has a part of the text that ended its answer.
+  if (!source_.stops.empty())
+    return FailedPrecondition(
+        "expected a chat template whose turns end with a control piece, found one whose turns end "
+        "with text");
   const ChatOptions options;
   const std::vector<ChatMessage> next = {{"user", "standinthree", ""}};
   const std::vector<ChatMessage> first = {kUserStandIn, kAnswerStandIn};

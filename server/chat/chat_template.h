@@ -51,11 +51,13 @@ class ChatTemplate {
     std::string text;
     // "bos_token", "eos_token", "pad_token", "unk_token" and their texts.
     std::vector<std::pair<std::string, std::string>> pieces;
+    // Texts that end an answer, of a template whose turns have no control pieces.
+    std::vector<std::string> stops = {};
   };
 
   // Reads chat_template.jinja of a model folder, or else chat_template of tokenizer_config.json, and
   // the pieces that the latter names. `file`: a file of the template that is used in place of the
-  // folder's; empty: none. NOT_FOUND if the folder has no template; INVALID_ARGUMENT names the file,
+  // folder's, or "plain", the built-in one; empty: none. NOT_FOUND if the folder has no template; INVALID_ARGUMENT names the file,
   // the line and what is wrong. `tokenizer` outlives the result. `add_bos`: BOS begins a prompt whose
   // template does not write it.
   static Result<std::unique_ptr<ChatTemplate>> Load(const ModelFolder& folder,
@@ -88,8 +90,11 @@ class ChatTemplate {
   // Whether the text of a conversation has the tools that may be called.
   bool takes_tools() const { return takes_tools_; }
 
-  // FAILED_PRECONDITION if the template writes another text than a control piece of the vocabulary after
-  // an answer: output then does not stop there, and text of a message can end a turn.
+  // Texts that end an answer; empty: control pieces do.
+  const std::vector<std::string>& stops() const { return source_.stops; }
+
+  // FAILED_PRECONDITION if the template has no such texts and writes another text than a control piece of the
+  // vocabulary after an answer: output then does not stop there, and text of a message can end a turn.
   Status CheckTurnEnd() const;
 
   // The control id that ends an answer; -1: the template writes none.

@@ -153,8 +153,11 @@ void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request
 }
 
 Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptions& options,
-                       const ServedModel& model, v1::CompleteRequest* request) {
+                       const ServedModel& model, CompletionJob* job) {
+  v1::CompleteRequest* const request = &job->common;
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
+  job->options.turn_ends = chat_template->stops();
+  request->mutable_stop()->Add(chat_template->stops().begin(), chat_template->stops().end());
   std::vector<int64_t> beginnings;
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       chat_template->Encode(messages, options, &beginnings));
@@ -170,7 +173,7 @@ Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptio
 Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, ToolUse tools,
                const ReasoningUse& reasoning, const ServedModel& model, CompletionJob* job) {
   options.tools = std::move(tools.list);
-  PS_RETURN_IF_ERROR(SetConversation(messages, options, model, &job->common));
+  PS_RETURN_IF_ERROR(SetConversation(messages, options, model, job));
   v1::Prompt* const prompt = job->common.mutable_prompt();
   const int tokens = prompt->tokens().ids_size();
   TruncatePrompt(model, *job, prompt);

@@ -39,7 +39,7 @@ void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request
 // The same of a whole conversation. The prefix cache stores the states where other conversations may go on
 // in another way, unless the request names others.
 Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptions& options,
-                       const ServedModel& model, v1::CompleteRequest* request);
+                       const ServedModel& model, CompletionJob* job);
 
 // Makes the prompt of a conversation, and binds the output to calls of the tools after its reasoning.
 Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, ToolUse tools,

@@ -36,6 +36,7 @@ struct CompletionOptions {
   std::optional<ReasoningReader> reasoning;
   bool include_reasoning = true;           // else it is dropped
   std::string request_id;                  // in place of the header's, in the answer; empty: none
+  std::vector<std::string> turn_ends;      // stop strings of the chat template, not of the client
   std::string prefix;                      // of the text of each choice: what the answer continues
   bool token_ids = false;                  // those of prompt and output are returned
   bool tokens_as_ids = false;              // tokens of log-probabilities are named by their ids

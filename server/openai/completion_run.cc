@@ -261,7 +261,9 @@ void CompletionRun::EndChoice(size_t prompt, int index, const End& end) {
     if (const Status held = HoldReply(EscapedBytes(end.text())); !held.ok()) return Fail(held);
   }
   choice->finish_reason = FinishReasonText(end.reason());
-  choice->matched_stop = end.matched_stop();
+  // One of the template's ends an answer as a control piece does.
+  if (std::ranges::find(job_.options.turn_ends, end.matched_stop()) == job_.options.turn_ends.end())
+    choice->matched_stop = end.matched_stop();
   if (end.has_stop_token()) choice->stop_token = end.stop_token();
   if (job_.options.stream) SendChoice(choice);
 }

@@ -283,7 +283,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   response.echo = Echo(body, response.store, tools);
   chat_options.tools = std::move(tools.list);
   if (previous.empty()) {
-    PS_RETURN_IF_ERROR(SetConversation(turn, chat_options, model, &request));
+    PS_RETURN_IF_ERROR(SetConversation(turn, chat_options, model, &response.job));
   } else {
     PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                         chat_template->EncodeTurn(turn, chat_options));

@@ -286,6 +286,48 @@ TEST_F(ChatClient, TheNextLineIsTheResultOfACall) {
       << bad.standard_error;
 }
 
+TEST_F(ChatClient, AModelWithoutATemplateChatsWithThePlainOne) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0", "--chat-template", "plain"}});
+  const auto post = [&](const std::string& path, json body) {
+    body["temperature"] = 0;
+    body["max_tokens"] = 9;
+    const HttpAnswer answer = Http(server.http_address(), path, body.dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return json::parse(answer.body).at("choices").at(0);
+  };
+  const auto complete = [&](const std::string& prompt) {
+    return post("/v1/completions", {{"prompt", prompt}, {"stop", {"\nUser:", "\nAssistant:"}}})
+        .at("text")
+        .get<std::string>();
+  };
+  const auto trimmed = [](const std::string& text) {
+    const size_t begin = std::min(text.size(), text.find_first_not_of(" \n"));
+    return text.substr(begin, text.find_last_not_of(" \n") + 1 - begin);
+  };
+  const std::string first = complete("Be kind\n\nUser: It was late\nAssistant:");
+  const std::string second = complete("Be kind\n\nUser: It was late\nAssistant: " + trimmed(first) +
+                                      "\nUser: Why?\nAssistant:");
+  const ProcessResult chat = RunProcess(Command(
+      server.http_address(), {"--temperature", "0", "--max-tokens", "9", "--system", "Be kind"},
+      "It was late\nWhy?\n"));
+  EXPECT_EQ(chat.exit_status, 0) << chat.standard_error;
+  const auto line = [](const std::string& text) {
+    return text.ends_with('\n') ? text : text + "\n";
+  };
+  EXPECT_EQ(chat.standard_output, line(first) + line(second));
+
+  json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}},
+               {"guided_regex", "yes\\nUser: no"}};
+  const json cut = post("/v1/chat/completions", body);
+  EXPECT_EQ(cut.at("message").at("content"), "yes");
+  EXPECT_EQ(cut.at("finish_reason"), "stop");
+  EXPECT_TRUE(cut.at("stop_reason").is_null()) << cut;
+  body["stop"] = {"es"};
+  const json own = post("/v1/chat/completions", body);
+  EXPECT_EQ(own.at("message").at("content"), "y");
+  EXPECT_EQ(own.at("stop_reason"), "es");
+}
+
 TEST_F(ChatClient, ErrorsSayWhatIsWrong) {
   const auto expect = [](const ProcessResult& result, int status, const std::string& words) {
     EXPECT_EQ(result.exit_status, status);

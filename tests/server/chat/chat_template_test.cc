@@ -503,6 +503,30 @@ TEST(ChatTemplate, AFileInPlaceOfTheFoldersTemplate) {
   EXPECT_NE(load("other").status().message().find("other: line 1: "), std::string::npos);
 }
 
+TEST(ChatTemplate, ThePlainOneEndsAnswersWithText) {
+  const Folder folder;
+  folder.Write("chat_template.jinja", "F");
+  const auto plain = *ChatTemplate::Load(folder.path(), &DemoTokenizer(), true, "plain");
+  EXPECT_EQ(plain
+                ->Render({{"system", "Be kind.\n", ""},
+                          {"user", " Hi ", ""},
+                          {"assistant", " Hello", ""},
+                          {"user", "Why?", ""}},
+                         {})
+                ->text(),
+            "Be kind.\n\nUser: Hi\nAssistant: Hello\nUser: Why?\nAssistant:");
+  EXPECT_EQ(plain->stops(), (std::vector<std::string>{"\nUser:", "\nAssistant:"}));
+  EXPECT_TRUE(plain->CheckTurnEnd().ok());
+  EXPECT_FALSE(plain->appends().ok()) << "a session holds a part of the text that ended it";
+  EXPECT_EQ(plain->turn_end(), -1);
+  EXPECT_FALSE(plain->takes_tools());
+  EXPECT_TRUE((*folder.Load())->stops().empty());
+  ChatOptions open;
+  open.continue_final_message = true;
+  EXPECT_EQ(plain->Render({{"user", "Hi", ""}, {"assistant", "It was ", ""}}, open)->text(),
+            "User: Hi\nAssistant: It was");
+}
+
 TEST(ChatTemplate, Folders) {
   const Folder folder;
   EXPECT_EQ(folder.Load().status().code(), Code::kNotFound);
