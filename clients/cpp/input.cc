@@ -129,8 +129,8 @@ Status CheckUtf8(std::string_view what, std::string_view text) {
 
 void InputOptions::AddText(CLI::App* command) {
   AddOption(command, "-p,--prompt,TEXT", "TEXT",
-            "Input text, with or without the name of the option. Default: standard input,\n"
-            "unless it is a terminal.",
+            "Input text, also without --prompt. Default: standard input, unless it is a\n"
+            "terminal.",
             &text);
   AddOption(command, "--prompt-file", "FILE", "File of UTF-8 text. -: standard input.", &text_file);
 }

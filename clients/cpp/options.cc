@@ -21,6 +21,13 @@ class HelpFormatter : public CLI::Formatter {
 
  private:
   std::string make_description(const CLI::App*) const override { return ""; }
+  // An argument that is an option too is among the options.
+  std::string make_positionals(const CLI::App* app) const override {
+    const auto options = app->get_options([](const CLI::Option* option) {
+      return !option->get_group().empty() && option->get_positional() && !option->nonpositional();
+    });
+    return options.empty() ? "" : make_group(get_label("Positionals"), true, options);
+  }
   std::string make_usage(const CLI::App* app, std::string name) const override {
     return Formatter::make_usage(app, std::move(name)) + Formatter::make_description(app);
   }

@@ -146,7 +146,8 @@ class Blocking:
     def _wrap(self, value):
         if isinstance(value, list):
             return [self._wrap(one) for one in value]
-        ours = isinstance(value, (polysketch.AsyncCompletionStream, polysketch.AsyncSession))
+        ours = isinstance(value, (polysketch.AsyncCompletionStream, polysketch.AsyncSession, polysketch.AsyncChatStream,
+                                  polysketch.AsyncConversation))
         return Blocking(self._runner, value) if ours else value
 
     def __iter__(self):
@@ -225,7 +226,7 @@ class Server:
         if not line:
             raise AssertionError(f"no ready line:\n{self.log()}")
         ready = json.loads(line)
-        self.target, self._metrics = ready["listen"], ready["metrics"]
+        self.target, self._metrics, self.http = ready["listen"], ready["metrics"], ready["http"]
 
     def log(self):
         self._log.seek(0)

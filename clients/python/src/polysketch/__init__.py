@@ -8,6 +8,7 @@
 import importlib.metadata
 
 from polysketch.aio import AsyncClient, AsyncCompletionStream, AsyncSession
+from polysketch.chat import Answer, AsyncChatStream, AsyncConversation, ChatStream, Conversation, ToolCall
 from polysketch.client import Client, CompletionStream
 from polysketch.errors import *
 from polysketch.errors import __all__ as _errors
@@ -18,7 +19,7 @@ from polysketch.types import (Alternative, Choice, Chunk, Completion, Score, Ses
 
 __version__ = importlib.metadata.version("polysketch")
 __all__ = [
-    "Alternative", "AsyncClient", "AsyncCompletionStream", "AsyncSession", "Choice", "Chunk", "Client", "Completion",
-    "CompletionStream", "Retry", "Score", "Session", "SessionInfo", "Snapshot", "Timings", "TokenLogprob", "Usage",
-    "__version__", *_errors,
+    "Alternative", "Answer", "AsyncChatStream", "AsyncClient", "AsyncCompletionStream", "AsyncConversation",
+    "AsyncSession", "ChatStream", "Choice", "Chunk", "Client", "Completion", "CompletionStream", "Conversation", "Retry",
+    "Score", "Session", "SessionInfo", "Snapshot", "Timings", "TokenLogprob", "ToolCall", "Usage", "__version__", *_errors,
 ]

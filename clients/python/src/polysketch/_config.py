@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import ssl
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,21 +51,21 @@ def _with_port(target: str, port: int) -> str:
     return f"[{target}]:{port}" if bare_ipv6 else f"{target}:{port}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, port: int = DEFAULT_PORT) -> Address:
     """HOST[:PORT], PORT, http://HOST:PORT, https://HOST[:PORT], dns:///HOST:PORT, or another target of gRPC's."""
     text = text.strip()
     if match := re.fullmatch(r"(https?)://([^/]+)/?", text):
         secure = match[1] == "https"
-        return Address(_with_port(match[2], 443 if secure else DEFAULT_PORT), secure=secure)
+        return Address(_with_port(match[2], 443 if secure else port), secure=secure)
     if match := re.fullmatch(r"dns:(?:///)?([^/]+)", text):
-        return Address(_with_port(match[1], DEFAULT_PORT), resolve=True)
+        return Address(_with_port(match[1], port), resolve=True)
     if re.match(r"(unix|unix-abstract|ipv4|ipv6|xds):", text):
         return Address(text)
     if re.fullmatch(r"\d{1,5}", text):
         return Address(f"127.0.0.1:{text}")
     if not text or "/" in text:
         raise ValueError(f"target: expected HOST:PORT, http://HOST:PORT or https://HOST:PORT, found {text!r}")
-    return Address(_with_port(text, DEFAULT_PORT))
+    return Address(_with_port(text, port))
 
 
 def parse_addresses(target: str | Iterable[str] | None) -> list[Address]:
@@ -92,6 +93,8 @@ class Config:
 
     def __init__(self, *, tls_ca: Path | None, cert: Path | None, key: Path | None, api_key: str | None,
                  tenant: str | None, metadata: Iterable[tuple[str, str]]) -> None:
+        # A chain of certificates is read from files alone.
+        self._files = (cert or os.environ.get("POLYSKETCH_CERT"), key or os.environ.get("POLYSKETCH_KEY"))
         self._ca = _read("tls_ca", "POLYSKETCH_TLS_CA", tls_ca)
         self._cert = _read("cert", "POLYSKETCH_CERT", cert)
         self._key = _read("key", "POLYSKETCH_KEY", key)
@@ -105,10 +108,19 @@ class Config:
         if tenant:
             self.metadata += (("x-tenant-id", tenant),)
 
+    def secure(self, address: Address) -> bool:
+        """Whether an address is called with TLS."""
+        return address.secure if address.secure is not None else bool(self._ca or self._cert)
+
     def credentials(self, address: Address) -> Any:
         """Of a channel; None: no TLS."""
-        secure = address.secure if address.secure is not None else bool(self._ca or self._cert)
-        return grpc.ssl_channel_credentials(self._ca, self._key, self._cert) if secure else None
+        return grpc.ssl_channel_credentials(self._ca, self._key, self._cert) if self.secure(address) else None
+
+    def ssl_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=self._ca.decode() if self._ca else None)
+        if self._cert is not None and self._files[0] and self._files[1]:
+            context.load_cert_chain(self._files[0], self._files[1])
+        return context
 
     @staticmethod
     def options(address: Address) -> list[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from polysketch._replicas import Replica
 from polysketch._requests import (CompletionOptions, LongInput, ProgressCallback, TextInput, TokensInput,
                                   completion_request, tokenize_request)
 from polysketch._stream import Job, StreamState
+from polysketch.chat import AsyncChatStream, AsyncConversation, Conversation, Messages, start_chat
 from polysketch.errors import NotFoundError, RpcError, from_grpc
 from polysketch.retry import Attempts, Deadline
 from polysketch.session import SessionState
@@ -209,6 +210,20 @@ class AsyncClient(ClientBase):
             return _calls.health_name(await check(_calls.HEALTH_REQUEST, timeout=timeout, metadata=self._metadata()))
         except grpc.aio.AioRpcError as error:
             return _calls.health_of_error(from_grpc(error, replica.target))
+
+    # --- chat ---
+
+    def chat(self, messages: Messages, *, system: str | None = None, timeout: float | None = None,
+             **options: Any) -> AsyncChatStream:
+        """As Client.chat."""
+        seconds = self._timeout if timeout is None else timeout
+        return AsyncChatStream(lambda: start_chat(self._http_port(), messages, system, seconds, options))
+
+    def conversation(self, *, system: str | None = None, timeout: float | None = None,
+                     **options: Any) -> AsyncConversation:
+        """As Client.conversation."""
+        seconds = self._timeout if timeout is None else timeout
+        return AsyncConversation(Conversation(self._http_port(), system, seconds, options))
 
     # --- sessions ---
 

@@ -16,6 +16,7 @@ from polysketch._replicas import Replica
 from polysketch._requests import (CompletionOptions, LongInput, ProgressCallback, TextInput, TokensInput,
                                   completion_request, tokenize_request)
 from polysketch._stream import Job, StreamState
+from polysketch.chat import ChatStream, Conversation, Messages, start_chat
 from polysketch.errors import RpcError, from_grpc
 from polysketch.retry import Attempts, Deadline
 from polysketch.session import Session
@@ -99,6 +100,7 @@ class Client(ClientBase):
       reason "migrated".
     tenant: x-tenant-id, for servers that trust it.
     metadata: sent with each call.
+    http: address of the HTTP port, for chat. Default: port 8000 of the host of the first target.
     """
 
     _channels = grpc
@@ -213,6 +215,21 @@ class Client(ClientBase):
             return _calls.health_name(check(_calls.HEALTH_REQUEST, timeout=timeout, metadata=self._metadata()))
         except grpc.RpcError as error:
             return _calls.health_of_error(from_grpc(error, replica.target))
+
+    # --- chat ---
+
+    def chat(self, messages: Messages, *, system: str | None = None, timeout: float | None = None,
+             **options: Any) -> ChatStream:
+        """Answers messages, over the HTTP port. Returns an iterator over the pieces of the text.
+
+        messages: a text of the user, or messages as {"role": ..., "content": ...}. options: parameters of
+        /v1/chat/completions, such as max_tokens, temperature and tools.
+        """
+        return start_chat(self._http_port(), messages, system, self._timeout if timeout is None else timeout, options)
+
+    def conversation(self, *, system: str | None = None, timeout: float | None = None, **options: Any) -> Conversation:
+        """A conversation that the server keeps between turns. options: parameters of /v1/responses of every turn."""
+        return Conversation(self._http_port(), system, self._timeout if timeout is None else timeout, options)
 
     # --- sessions ---
 
