@@ -104,8 +104,8 @@ class Script(ClientTest):
         self.assertEqual(client.chat("Hi").result().finish_reason, "length")  # after the refusal
         self.assertIn("502", self.raises(polysketch.RpcError, lambda: client.chat("Hi").result()).message)
         self.assertEqual(self.raises(polysketch.RpcError, lambda: client.chat("Hi").result()).reason, "DRAINING")
-        nobody = self.client("127.0.0.1:1", http="1", retry=None)
-        self.raises(polysketch.UnavailableError, lambda: nobody.chat("Hi").result())
+        absent = self.client("127.0.0.1:1", http="1", retry=None)
+        self.raises(polysketch.UnavailableError, lambda: absent.chat("Hi").result())
         error = self.raises(TypeError, lambda: client.chat(5).result())
         self.assertEqual(str(error), "messages: expected a text (str) or messages as {'role': ..., 'content': ...}, found 5")
 
