@@ -210,19 +210,20 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   const DecoderModel& model = *loaded.model;
   const ModelSpec& spec = model.spec();
   const std::span<const AttentionSpec> layers = model.attention();
-  const AttentionSpec& attention = layers.front();
   v1::GetModelResponse info;
   info.set_name(NameOf(config.model));
   info.set_attention(KindsOf(layers));
   info.set_num_layers(static_cast<int32_t>(layers.size()));
   info.set_emb_dim(spec.frame.width);
-  info.set_num_heads(attention.heads);
-  info.set_head_dim(attention.head_dim);
   info.set_vocab_size(model.vocab_size());
-  const bool sketches = attention.learned_sketch() || attention.random_sketch();
-  info.set_sketch_size(sketches ? attention.sketch_size : 0);
-  info.set_block_size(attention.block);
-  if (attention.qk_norm()) info.set_power(attention.power);
+  for (const AttentionSpec& layer : layers) {
+    info.set_num_heads(std::max(info.num_heads(), layer.heads));
+    info.set_head_dim(std::max(info.head_dim(), layer.head_dim));
+    const bool sketches = layer.learned_sketch() || layer.random_sketch();
+    if (sketches) info.set_sketch_size(std::max(info.sketch_size(), layer.sketch_size));
+    info.set_block_size(std::max(info.block_size(), layer.block));
+    if (layer.qk_norm()) info.set_power(std::max(info.power(), layer.power));
+  }
   info.set_context_length(spec.context_length);
   info.set_context_limit(spec.context_limit);
   info.set_parameters(model.parameters());

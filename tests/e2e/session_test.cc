@@ -302,6 +302,19 @@ class StoreTest : public ::testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Stores, StoreTest, ::testing::Values("dir", "redis", "dir_mixture"),
                          [](const auto& info) { return info.param; });
 
+// The first layer of the mixture has neither a sketch nor a degree.
+TEST_P(StoreTest, AModelIsDescribedByAllItsLayers) {
+  const Server server(Options());
+  v1::GetModelResponse model;
+  ASSERT_TRUE(Client(server.address()).GetModel(&model).ok());
+  const bool mixture = !model_.empty();
+  EXPECT_EQ(mixture, model.attention() == "softmax+learned_sketch_mixed+polynomial+random_sketch");
+  const ModelConfig config = mixture ? testing::TinyConfig(AttentionKind::kRandomSketch)
+                                     : ModelConfig::Load(ModelFolder(DemoModel())).value();
+  EXPECT_EQ(model.sketch_size(), config.sketch_size);
+  EXPECT_EQ(model.power() > 0, mixture);
+}
+
 // A stream that one server began and a shutdown stopped goes on at another: the joined output is
 // the uninterrupted one.
 TEST_P(StoreTest, StreamsMoveToAnotherReplica) {
