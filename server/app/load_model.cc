@@ -342,6 +342,10 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   }
   PS_ASSIGN_OR_RETURN(loaded->backend, NewBackend(config));
   LogInfo("device", {{"name", loaded->backend->name()}, {"threads", loaded->backend->threads()}});
+  if (loaded->backend->threads() > AvailableCpus())
+    LogWarning("threads", {{"threads", loaded->backend->threads()},
+                           {"cpus", AvailableCpus()},
+                           {"effect", "threads wait for each other in each step"}});
   LoadOptions options;
   options.weights = DataTypeOf(config.weights);
   options.state_format = StateFormatOf(config.state_format);  // none: "auto"
