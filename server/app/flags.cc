@@ -183,6 +183,11 @@ constexpr Flag kFlags[] = {
      "and replies that are not read. More gets RESOURCE_EXHAUSTED, or the HTTP status 429. A "
      "client may hold three times what is free: alone three quarters. 0: a sixteenth of the memory "
      "of the machine or the control group, 64MiB to 2GiB."},
+    {"response-memory", kBytes, "BYTES", &C::response_memory, 0, 1024 * kTiB,
+     "limit of the texts of stored responses, which GET /v1/responses/ID returns. Beyond it the "
+     "oldest "
+     "of the client that holds the most are not found any more; they can still be continued. 0: no "
+     "texts are kept."},
     {"grammar-memory", kBytes, "BYTES", &C::grammar_memory, 0, 1024 * kTiB,
      "limit of the memory of all grammars together, in processes of their own. Beyond it the "
      "grammar "

@@ -295,16 +295,19 @@ void LogMemory(const ServerConfig& config, const LoadedModel& loaded) {
   // Each thread of the store holds an encoded state, what the store makes of it, and a decoded one.
   const double store =
       loaded.sessions->options().store == nullptr ? 0 : 3.0 * kStoreThreads * state;
-  LogInfo("memory",
-          {{"weights_mib", MiB(weights)},
-           {"state_mib", MiB(state)},
-           {"sequences", config.max_sequences},
-           {"slot_mib", MiB(slots)},
-           {"preempted_mib", MiB(preempted)},
-           {"session_mib", MiB(sessions)},
-           {"workspace_mib", MiB(workspace)},
-           {"store_mib", MiB(store)},
-           {"total_mib", MiB(weights + slots + preempted + sessions + workspace + store)}});
+  const auto responses = static_cast<double>(config.response_memory);
+  LogInfo(
+      "memory",
+      {{"weights_mib", MiB(weights)},
+       {"state_mib", MiB(state)},
+       {"sequences", config.max_sequences},
+       {"slot_mib", MiB(slots)},
+       {"preempted_mib", MiB(preempted)},
+       {"session_mib", MiB(sessions)},
+       {"workspace_mib", MiB(workspace)},
+       {"store_mib", MiB(store)},
+       {"response_mib", MiB(responses)},
+       {"total_mib", MiB(weights + slots + preempted + sessions + workspace + store + responses)}});
   LogKvCache(loaded, slots);
   if (loaded.backend->host_memory()) return;
   // All memory that requests use is allocated: the weights, slot and preempted memory (of KV caches

@@ -275,12 +275,17 @@ std::unique_ptr<ScrapeMetrics> Server::NewScrape(const ServerConfig& config) {
         const ServedModel* model = context_.model.load();
         if (model == nullptr) return std::nullopt;
         const v1::GetModelResponse& info = model->description;
+        const StoredResponses::Stats stored =
+            openai_ == nullptr ? StoredResponses::Stats() : openai_->stored();
         return ServedFacts{.engine = model->engine->stats(),
                            .model_name = name.empty() ? info.name() : name,
                            .sessions = model->sessions->stats(),
                            .prefix_cache = model->prefix_cache == nullptr
                                                ? PrefixCacheStats()
                                                : model->prefix_cache->stats(),
+                           .stored_responses = stored.responses,
+                           .response_bytes = stored.bytes,
+                           .response_bytes_limit = stored.limit,
                            .max_sequences = info.limits().max_sequences(),
                            .max_queue = info.limits().max_queue(),
                            .weight_bytes = info.weight_bytes(),
@@ -320,7 +325,9 @@ std::vector<prometheus::MetricFamily> Server::CollectMetrics() const {
 Status Server::StartHttp(const ServerConfig& config) {
   page_ = std::make_unique<StatusPage>(&router_, &context_, [this] { return CollectMetrics(); });
   SetStrictParameters(config.strict_parameters);
-  openai_ = std::make_unique<OpenAiApi>(&router_, &context_, config.served_model_name);
+  openai_ = std::make_unique<OpenAiApi>(
+      &router_, &context_, config.served_model_name,
+      std::make_unique<StoredResponses>(config.response_memory, config.session_ttl));
   anthropic_ = std::make_unique<AnthropicApi>(&router_, &context_, config.served_model_name);
   const HttpLimits limits = {.max_connections = config.max_connections,
                              .max_header_bytes = config.max_metadata_bytes,

@@ -67,6 +67,7 @@ struct ServerConfig {
   int64_t max_metadata_bytes = 16 << 10;
   int64_t max_body_bytes = int64_t{64} << 20;
   int64_t request_memory = 0;
+  int64_t response_memory = int64_t{8} << 20;
   int64_t grammar_memory = 0;
   int64_t max_connections = 256;
   int64_t max_concurrent_streams = 128;

@@ -230,6 +230,7 @@ Status HttpConnection::TakeHead(size_t bytes) {
   PS_ASSIGN_OR_RETURN(RequestTarget target,
                       ParseTarget(request_.method, std::string_view(head.target())));
   request_.path = std::move(target.path);
+  request_.query = std::move(target.query);
   if (target.authority.has_value()) request_.SetHeader("Host", *target.authority);
   parser_->body_limit(static_cast<uint64_t>(loop_->limits.max_body_bytes));
   return Status();

@@ -26,7 +26,8 @@ enum class ErrorShape { kOpenAi, kAnthropic };
 
 struct HttpRequest {
   std::string method;
-  std::string path;  // decoded, without the query: "/v1/models"
+  std::string path;        // decoded, without the query: "/v1/models"
+  std::string query = {};  // as it came, without the question mark
   HttpHeaders
       headers;  // with x-request-id, the server's own if the client's is missing or malformed
   std::string body;

@@ -134,6 +134,9 @@ Result<RequestTarget> ParseTarget(std::string_view method, std::string_view targ
   if (!path.has_value())
     return MalformedRequest("the path: expected two hexadecimal digits after %");
   parsed.path = *std::move(path);
+  target = target.substr(0, target.find('#'));
+  if (const size_t mark = target.find('?'); mark != std::string_view::npos)
+    parsed.query = std::string(target.substr(mark + 1));
   return parsed;
 }
 

@@ -40,6 +40,7 @@ Status CheckFraming(const BeastRequest& head, int64_t max_fields);
 // What a request is for.
 struct RequestTarget {
   std::string path;                      // as DecodedPath has it; "*" for OPTIONS *
+  std::string query;                     // as it came
   std::optional<std::string> authority;  // of an absolute target: it stands for the field Host
 };
 

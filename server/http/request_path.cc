@@ -1,5 +1,7 @@
 #include "server/http/request_path.h"
 
+#include <algorithm>
+
 namespace polysketch {
 namespace {
 
@@ -9,7 +11,46 @@ int HexDigit(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
+// The byte that the escape at `text[i]`, a %, stands for.
+std::optional<char> Unescaped(std::string_view text, size_t i) {
+  if (i + 2 >= text.size()) return std::nullopt;
+  const int high = HexDigit(text[i + 1]), low = HexDigit(text[i + 2]);
+  if (high < 0 || low < 0) return std::nullopt;
+  return static_cast<char>(high * 16 + low);
+}
+
+std::optional<std::string> DecodedValue(std::string_view text) {
+  std::string value;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      value.push_back(text[i] == '+' ? ' ' : text[i]);
+      continue;
+    }
+    const std::optional<char> byte = Unescaped(text, i);
+    if (!byte.has_value()) return std::nullopt;
+    value.push_back(*byte);
+    i += 2;
+  }
+  return value;
+}
+
 }  // namespace
+
+std::optional<std::vector<std::pair<std::string, std::string>>> DecodedQuery(
+    std::string_view query) {
+  std::vector<std::pair<std::string, std::string>> parameters;
+  while (!query.empty()) {
+    const std::string_view part = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), part.size() + 1));
+    if (part.empty()) continue;
+    const size_t equals = std::min(part.find('='), part.size());
+    std::optional<std::string> name = DecodedValue(part.substr(0, equals));
+    std::optional<std::string> value = DecodedValue(part.substr(std::min(equals + 1, part.size())));
+    if (!name.has_value() || !value.has_value()) return std::nullopt;
+    parameters.emplace_back(*std::move(name), *std::move(value));
+  }
+  return parameters;
+}
 
 std::optional<std::string> DecodedPath(std::string_view target) {
   target = target.substr(0, target.find_first_of("?#"));
@@ -22,10 +63,9 @@ std::optional<std::string> DecodedPath(std::string_view target) {
       add(target[i]);
       continue;
     }
-    if (i + 2 >= target.size()) return std::nullopt;
-    const int high = HexDigit(target[i + 1]), low = HexDigit(target[i + 2]);
-    if (high < 0 || low < 0) return std::nullopt;
-    add(static_cast<char>(high * 16 + low));
+    const std::optional<char> byte = Unescaped(target, i);
+    if (!byte.has_value()) return std::nullopt;
+    add(*byte);
     i += 2;
   }
   if (path.size() > 1 && path.back() == '/') path.pop_back();

@@ -261,6 +261,18 @@ void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* famili
       families);
 }
 
+void AddResponses(const ServedFacts& served, std::vector<MetricFamily>* families) {
+  Add("polysketch_",
+      {{"stored_responses", "Responses whose text GET /v1/responses/ID returns.",
+        served.stored_responses},
+       {"response_memory_bytes", "Memory of the texts of stored responses.", served.response_bytes},
+       {"response_memory_limit_bytes",
+        "Limit of that memory (--response-memory). The oldest texts of the client that holds the "
+        "most give way.",
+        served.response_bytes_limit}},
+      families);
+}
+
 void AddConnections(const ConnectionTable::Stats& stats, std::vector<MetricFamily>* families) {
   Add("polysketch_",
       {{"connections", "Open connections.", stats.open},
@@ -372,6 +384,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
     AddEngine(*served, &families);
     AddVllmNames(*served, &families);
     AddSessions(served->sessions, &families);
+    AddResponses(*served, &families);
     AddPrefixCache(served->prefix_cache, &families);
   }
   AddConnections(connections_(), &families);

@@ -27,6 +27,9 @@ struct ServedFacts {
   std::string model_name = {};  // of the model in the APIs over HTTP
   SessionStats sessions = {};
   PrefixCacheStats prefix_cache = {};
+  int64_t stored_responses = 0;  // whose texts are kept
+  int64_t response_bytes = 0;    // of the texts
+  int64_t response_bytes_limit = 0;
   int64_t max_sequences = 0;
   int64_t max_queue = 0;
   int64_t weight_bytes = 0;

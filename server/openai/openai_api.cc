@@ -5,11 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/convert/request_id.h"
 #include "server/http/http_call.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
+#include "server/openai/response_items.h"
 #include "server/openai/response_run.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/structured_output.h"
@@ -25,23 +27,28 @@ constexpr int64_t kJsonOfMessage = 12;
 
 }  // namespace
 
-OpenAiApi::OpenAiApi(const Router* router, ServiceContext* service, std::string model_name)
-    : HttpApi(router, service, std::move(model_name)), created_(UnixSeconds()) {}
+OpenAiApi::OpenAiApi(const Router* router, ServiceContext* service, std::string model_name,
+                     std::unique_ptr<StoredResponses> texts)
+    : HttpApi(router, service, std::move(model_name)),
+      created_(UnixSeconds()),
+      texts_(std::move(texts)) {}
 
-OpenAiApi::Route OpenAiApi::RouteOf(const std::string& path) {
+OpenAiApi::Route OpenAiApi::RouteOf(const HttpRequest& request) {
+  const std::string& path = request.path;
   if (path == kModels || path.starts_with(StrCat(kModels, "/"))) return {"GET", &OpenAiApi::Models};
   if (path == "/tokenizer_info") return {"GET", &OpenAiApi::TokenizerInfo};
   if (path == "/v1/completions") return {"POST", &OpenAiApi::Complete};
   if (path == "/v1/chat/completions") return {"POST", &OpenAiApi::Chat};
   if (path == kResponses) return {"POST", &OpenAiApi::Respond};
-  if (path.starts_with(StrCat(kResponses, "/"))) return {"DELETE", &OpenAiApi::DeleteStored};
+  if (path.starts_with(StrCat(kResponses, "/")))
+    return {request.method == "DELETE" ? "DELETE" : "GET", &OpenAiApi::Stored};
   if (path == "/tokenize") return {"POST", &OpenAiApi::Text<ToTokenizeJob>};
   if (path == "/detokenize") return {"POST", &OpenAiApi::Text<ToDetokenizeJob>};
   return {"", nullptr};
 }
 
 bool OpenAiApi::Handle(const Exchange& exchange) {
-  const auto [method, answer] = RouteOf(exchange->request().path);
+  const auto [method, answer] = RouteOf(exchange->request());
   if (answer == nullptr) return false;
   if (Admit(exchange.get(), method)) (this->*answer)(exchange);
   return true;
@@ -111,14 +118,30 @@ void OpenAiApi::Respond(const Exchange& exchange) {
     Result<ResponseJob> job = ToResponseJob(*body, model(), hold);
     if (!job.ok()) return ReplyError(exchange.get(), job.status());
     if (!CheckModel(exchange.get(), job->job.options.model)) return;
-    const auto run = std::make_shared<ResponseRun>(exchange, *std::move(job), HeaderOf(*exchange),
-                                                   model().rules.tokenizer, router(), service());
+    std::string input;
+    if (job->store && texts_->stats().limit > 0) {
+      const Status held = hold(ParsedJsonBytes(exchange->request().body));
+      if (!held.ok()) return ReplyError(exchange.get(), held);
+      // Unlike the id of the request, no client chooses this name again.
+      input = InputItems(body->at("input"), NewRequestId().substr(3));
+    }
+    const auto run = std::make_shared<ResponseRun>(exchange, *std::move(job), std::move(input),
+                                                   HeaderOf(*exchange), model().rules.tokenizer,
+                                                   router(), service(), texts_.get());
     exchange->Post([run] { run->Start(); });
   });
 }
 
-void OpenAiApi::DeleteStored(const Exchange& exchange) {
-  DeleteResponse(exchange, exchange->request().path.substr(kResponses.size() + 1), router());
+void OpenAiApi::Stored(const Exchange& exchange) {
+  constexpr std::string_view kItems = "/input_items";
+  const HttpRequest& request = exchange->request();
+  std::string id = request.path.substr(kResponses.size() + 1);
+  if (request.method == "DELETE") return DeleteResponse(exchange, id, router(), texts_.get());
+  if (!id.ends_with(kItems)) return RetrieveResponse(exchange, id, texts_.get());
+  id.resize(id.size() - kItems.size());
+  RunInPool(exchange, 0, [exchange, id, this](const chat::HoldMemory&) {
+    ListInputItems(exchange, id, texts_.get());
+  });
 }
 
 }  // namespace polysketch

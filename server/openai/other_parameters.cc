@@ -34,7 +34,7 @@ constexpr OtherParameter kOthers[] = {
     {"functions", "the field of tools is `tools`"},
     {"function_call", "the field of tools is `tools`", R"("none" "auto")"},
     {"max_tool_calls", kNoTools},
-    {"background", "the server has no such parameter"},
+    {"background", "a response is made while its client waits"},
     {"conversation", "the server has no such parameter"},
     {"truncation", "the server drops no turns", R"("disabled")"},
     {"suffix", "the model continues text and does not fill gaps"},

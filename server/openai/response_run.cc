@@ -1,16 +1,67 @@
 #include "server/openai/response_run.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
+#include "server/http/request_path.h"
 #include "server/http/unary_http_call.h"
+#include "server/openai/response_items.h"
 #include "server/openai/responses_form.h"
+#include "server/rpc/call.h"
 
 namespace polysketch {
+namespace {
+
+using Parameters = std::vector<std::pair<std::string, std::string>>;
+
+constexpr char kTenantHeader[] = "x-tenant-id";
+constexpr int64_t kJsonOfText = 20;  // memory of values, in bytes of their text
+
+Status NoSuchResponse(const std::string& id) {
+  return NotFound("response_id: expected the id of a stored response, found \"", id, "\"");
+}
+
+// It may be continued all the same.
+Status NoSuchText(const std::string& id) {
+  return NotFound(
+      "response_id: expected the id of a stored response whose text is kept "
+      "(--response-memory), found \"",
+      id, "\"");
+}
+
+// The place of a response among those of the client's tenant.
+Result<StoredResponses::Key> KeyOf(const HttpRequest& request, const std::string& id) {
+  PS_ASSIGN_OR_RETURN(ResponseId parsed, ParseResponseId(id, "response_id"));
+  auto tenant = TenantOf(request.caller.get(), request.Headers(kTenantHeader));
+  if (!tenant.has_value()) {
+    return InvalidArgument("x-tenant-id: expected it once, 1 to 128 characters of [A-Za-z0-9._:-]");
+  }
+  return StoredResponses::Key(*std::move(tenant), std::move(parsed.session));
+}
+
+Result<Parameters> QueryOf(const HttpRequest& request) {
+  std::optional<Parameters> query = DecodedQuery(request.query);
+  if (!query.has_value())
+    return InvalidArgument("the query: expected two hexadecimal digits after %");
+  return *std::move(query);
+}
+
+void ReplyHeld(const std::shared_ptr<HttpExchange>& exchange, const std::string& json) {
+  HeldMemory memory = exchange->NewMemory(RequestPhase::kReply);
+  const Status held = memory.Hold(std::ssize(json));
+  held.ok() ? exchange->Reply(200, kJsonType, json) : ReplyError(exchange.get(), held);
+}
+
+}  // namespace
 
 void ResponseRun::Start() {
-  if (!held_.ok()) return ReplyError(exchange_.get(), held_);
+  for (const Status& held : {held_, input_held_}) {
+    if (!held.ok()) return ReplyError(exchange_.get(), held);
+  }
   const auto self = shared_from_this();
   if (!response_.previous.session.empty()) {
     v1::ForkSessionRequest request;
@@ -65,10 +116,23 @@ void ResponseRun::Complete() {
   hooks.on_failure = [self] { self->exchange_->Post([self] { self->DeleteSession(); }); };
   memory_.Release();
   std::unique_ptr<AnswerForm> form =
-      NewResponseForm(id, std::move(response_.echo), header_, response_.job.options);
+      NewResponseForm(id, std::move(response_.echo), header_, response_.job.options, Keeper());
   std::make_shared<CompletionRun>(exchange_, std::move(response_.job), std::move(form), tokenizer_,
                                   std::move(hooks))
       ->Start(service_);
+}
+
+std::function<void(const std::string&)> ResponseRun::Keeper() {
+  if (!response_.store || session_.empty()) return nullptr;
+  // The session is deleted if the request fails; its response is not made then.
+  return [self = shared_from_this(), session = session_](const std::string& response) {
+    const HttpRequest& request = self->exchange_->request();
+    const auto tenant = TenantOf(request.caller.get(), request.Headers(kTenantHeader));
+    if (!tenant.has_value()) return;
+    self->texts_->Keep(
+        {*tenant, session}, request.principal.name,
+        {.body = response, .input = self->input_, .previous = self->response_.previous.session});
+  };
 }
 
 void ResponseRun::EndTurn(int32_t last_token, Done done) {
@@ -103,25 +167,64 @@ void ResponseRun::DeleteSession() {
 }
 
 void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
-                    const Router* router) {
-  const Result<ResponseId> parsed = ParseResponseId(id, "response_id");
-  if (!parsed.ok()) return ReplyError(exchange.get(), parsed.status());
+                    const Router* router, StoredResponses* texts) {
+  const Result<StoredResponses::Key> key = KeyOf(exchange->request(), id);
+  if (!key.ok()) return ReplyError(exchange.get(), key.status());
   v1::DeleteSessionRequest request;
-  request.set_session(parsed->session);
+  request.set_session(key->second);
   CallUnary<v1::DeleteSessionResponse>(
       *router, exchange, "DeleteSession", request,
-      [exchange, id](const Result<v1::DeleteSessionResponse>& deleted) {
-        if (deleted.ok()) {
+      [exchange, id, key = *key, texts](const Result<v1::DeleteSessionResponse>& deleted) {
+        // The session may have given way before its text.
+        const bool gone = deleted.status().code() == Code::kNotFound;
+        const bool kept = (deleted.ok() || gone) && texts->Remove(key);
+        if (deleted.ok() || kept) {
           const nlohmann::ordered_json json = {
               {"id", id}, {"object", "response"}, {"deleted", true}};
           return exchange->Reply(200, kJsonType, JsonText(json));
         }
-        if (deleted.status().code() != Code::kNotFound)
-          return ReplyError(exchange.get(), deleted.status());
-        ReplyError(
-            exchange.get(),
-            NotFound("response_id: expected the id of a stored response, found \"", id, "\""));
+        ReplyError(exchange.get(), gone ? NoSuchResponse(id) : deleted.status());
       });
+}
+
+void RetrieveResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
+                      StoredResponses* texts) {
+  const Result<Parameters> query = QueryOf(exchange->request());
+  if (!query.ok()) return ReplyError(exchange.get(), query.status());
+  if (std::ranges::find(*query, Parameters::value_type("stream", "true")) != query->end()) {
+    return ReplyError(exchange.get(), InvalidArgument("stream: expected false, found true: a "
+                                                      "stored response has ended"));
+  }
+  const Result<StoredResponses::Key> key = KeyOf(exchange->request(), id);
+  if (!key.ok()) return ReplyError(exchange.get(), key.status());
+  const StoredResponses::Pointer response = texts->Find(*key);
+  if (response == nullptr) return ReplyError(exchange.get(), NoSuchText(id));
+  ReplyHeld(exchange, response->body);
+}
+
+void ListInputItems(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
+                    StoredResponses* texts) {
+  const Result<Parameters> parameters = QueryOf(exchange->request());
+  if (!parameters.ok()) return ReplyError(exchange.get(), parameters.status());
+  const Result<ItemsQuery> query = ToItemsQuery(*parameters);
+  if (!query.ok()) return ReplyError(exchange.get(), query.status());
+  const Result<StoredResponses::Key> key = KeyOf(exchange->request(), id);
+  if (!key.ok()) return ReplyError(exchange.get(), key.status());
+  const std::vector<StoredResponses::Pointer> conversation = texts->Conversation(*key);
+  if (conversation.empty()) return ReplyError(exchange.get(), NoSuchText(id));
+  // The page is not larger than all, and one response is parsed at a time.
+  int64_t all = 0, largest = 0;
+  for (const StoredResponses::Pointer& response : conversation) {
+    const int64_t bytes = std::ssize(response->body) + std::ssize(response->input);
+    all += bytes;
+    largest = std::max(largest, bytes);
+  }
+  HeldMemory memory = exchange->NewMemory(RequestPhase::kReply);
+  if (const Status held = memory.Hold(all + kJsonOfText * largest); !held.ok())
+    return ReplyError(exchange.get(), held);
+  const Result<std::string> page = ItemsPage(conversation, *query);
+  if (!page.ok()) return ReplyError(exchange.get(), page.status());
+  ReplyHeld(exchange, *page);
 }
 
 }  // namespace polysketch

@@ -3,6 +3,7 @@
 // more than once. The call completes in that session.
 #pragma once
 
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -12,22 +13,29 @@
 #include "server/openai/answer_form.h"
 #include "server/openai/completion_run.h"
 #include "server/openai/responses_request.h"
+#include "server/openai/stored_responses.h"
 
 namespace polysketch {
 
 class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
  public:
-  // `tokenizer` may be null. `router` and `service` outlive the run.
-  ResponseRun(std::shared_ptr<HttpExchange> exchange, ResponseJob response, AnswerHeader header,
-              const Tokenizer* tokenizer, const Router* router, ServiceContext* service)
+  // `input`: of InputItems, for `texts`, which keeps the text of a stored response. `tokenizer` may be
+  // null. `router`, `service` and `texts` outlive the run.
+  ResponseRun(std::shared_ptr<HttpExchange> exchange, ResponseJob response, std::string input,
+              AnswerHeader header, const Tokenizer* tokenizer, const Router* router,
+              ServiceContext* service, StoredResponses* texts)
       : exchange_(std::move(exchange)),
         response_(std::move(response)),
+        input_(std::move(input)),
         header_(std::move(header)),
         tokenizer_(tokenizer),
         router_(router),
         service_(service),
+        texts_(texts),
         memory_(exchange_->NewMemory(RequestPhase::kRequest)),
-        held_(memory_.Hold(response_.job.MemoryBytes() + std::ssize(response_.echo))) {}
+        held_(memory_.Hold(response_.job.MemoryBytes() + std::ssize(response_.echo))),
+        input_memory_(exchange_->NewMemory(RequestPhase::kRequest)),
+        input_held_(input_memory_.Hold(std::ssize(input_))) {}
 
   // Called once. Everything runs on the thread of the HTTP server.
   void Start();
@@ -39,20 +47,31 @@ class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
   // Ends the session as the next turn expects it.
   void EndTurn(int32_t last_token, Done done);
   void DeleteSession();
+  // What keeps the response, for its form; null: it is not stored.
+  std::function<void(const std::string&)> Keeper();
 
   const std::shared_ptr<HttpExchange> exchange_;
   ResponseJob response_;
+  const std::string input_;
   const AnswerHeader header_;
   const Tokenizer* const tokenizer_;
   const Router* const router_;
   ServiceContext* const service_;
-  HeldMemory memory_;    // of response_, until the CompletionRun holds it
-  const Status held_;    // whether there is room
+  StoredResponses* const texts_;
+  HeldMemory memory_;        // of response_, until the CompletionRun holds it
+  const Status held_;        // whether there is room
+  HeldMemory input_memory_;  // of input_
+  const Status input_held_;
   std::string session_;  // empty: none
 };
 
-// Replies to DELETE /v1/responses/ID. `router` outlives the request.
+// Replies to DELETE, to GET, and to GET of input_items, of a stored response. `router` and `texts` outlive
+// the request.
 void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
-                    const Router* router);
+                    const Router* router, StoredResponses* texts);
+void RetrieveResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
+                      StoredResponses* texts);
+void ListInputItems(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
+                    StoredResponses* texts);
 
 }  // namespace polysketch

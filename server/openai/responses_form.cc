@@ -32,13 +32,14 @@ std::string_view IdPrefix(Kind kind) {
 class ResponseForm final : public AnswerForm {
  public:
   ResponseForm(const std::string& id, std::string echo, AnswerHeader header,
-               const CompletionOptions& options)
+               const CompletionOptions& options, std::function<void(const std::string&)> keep)
       : id_(id),
         echo_(std::move(echo)),
         header_(std::move(header)),
         reasons_(options.reasoning.has_value()),
         tools_(options.tools),
-        parser_(tools_ ? NewToolParser(*tools_) : nullptr) {}
+        parser_(tools_ ? NewToolParser(*tools_) : nullptr),
+        keep_(std::move(keep)) {}
 
   Json TakeLogprobs(Logprobs*) const override { return {}; }
 
@@ -291,7 +292,9 @@ class ResponseForm final : public AnswerForm {
         {"output_tokens", usage.completion_tokens()},
         {"output_tokens_details", {{"reasoning_tokens", answer.ReasoningTokens().value_or(0)}}},
         {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
-    return WithEcho(json);
+    std::string response = WithEcho(json);
+    if (keep_) keep_(response);
+    return response;
   }
 
   const std::string id_;
@@ -300,6 +303,7 @@ class ResponseForm final : public AnswerForm {
   const bool reasons_;  // the output may begin with reasoning
   const std::optional<ToolParsing> tools_;
   const std::unique_ptr<ToolParser> parser_;  // null without tools
+  const std::function<void(const std::string&)> keep_;
   bool streams_ = false;
   std::vector<OutputItem> items_;  // those before the last have ended
   int64_t sequence_number_ = 0;
@@ -308,8 +312,10 @@ class ResponseForm final : public AnswerForm {
 }  // namespace
 
 std::unique_ptr<AnswerForm> NewResponseForm(const std::string& id, std::string echo,
-                                            AnswerHeader header, const CompletionOptions& options) {
-  return std::make_unique<ResponseForm>(id, std::move(echo), std::move(header), options);
+                                            AnswerHeader header, const CompletionOptions& options,
+                                            std::function<void(const std::string&)> keep) {
+  return std::make_unique<ResponseForm>(id, std::move(echo), std::move(header), options,
+                                        std::move(keep));
 }
 
 }  // namespace polysketch

@@ -120,6 +120,52 @@ Result<std::vector<ChatMessage>> ToTurn(const json& input, const std::string& in
   return messages;
 }
 
+// Whether messages may be dropped where the conversation exceeds the context limit.
+bool ReadTruncation(JsonFields* fields) {
+  const std::string truncation = fields->String("truncation").value_or("disabled");
+  if (truncation == "auto") return true;
+  if (truncation != "disabled") {
+    fields->Fail("truncation", StrCat("expected auto or disabled, found \"", truncation, "\""));
+  }
+  return false;
+}
+
+// SetConversation; where prompt and max_tokens exceed the context limit, without the oldest turns, as few as
+// may be. Messages of the system before the first turn stay, and so does the last turn.
+Status SetTruncated(const std::vector<ChatMessage>& messages, const ChatOptions& options,
+                    const ServedModel& model, CompletionJob* job) {
+  const v1::CompleteRequest bare = job->common;
+  const int64_t limit = model.description.context_limit();
+  const auto fits = [&] {
+    return job->common.prompt().tokens().ids_size() + std::max(1, bare.max_tokens()) <= limit;
+  };
+  PS_RETURN_IF_ERROR(SetConversation(messages, options, model, job));
+  if (limit == 0 || fits()) return Status();
+  const auto is_user = [](const ChatMessage& message) { return message.role == "user"; };
+  const auto first =
+      std::ranges::find_if(messages, [](const auto& m) { return m.role != "system"; });
+  std::vector<std::ptrdiff_t> turns;  // where they begin, but for the first
+  for (auto at = first; at != messages.end(); ++at) {
+    if (at != first && is_user(*at)) turns.push_back(at - messages.begin());
+  }
+  // The least number of dropped turns for which the rest fits; all but the last if none does.
+  size_t low = 0, high = turns.size();
+  while (low < high) {
+    const size_t middle = (low + high - 1) / 2;
+    std::vector<ChatMessage> kept(messages.begin(), first);
+    kept.insert(kept.end(), messages.begin() + turns[middle], messages.end());
+    job->common = bare;
+    PS_RETURN_IF_ERROR(SetConversation(kept, options, model, job));
+    fits() ? high = middle : low = middle + 1;
+  }
+  if (turns.empty()) return Status();
+  const std::ptrdiff_t begin = turns[std::min(low, turns.size() - 1)];
+  std::vector<ChatMessage> kept(messages.begin(), first);
+  kept.insert(kept.end(), messages.begin() + begin, messages.end());
+  job->common = bare;
+  return SetConversation(kept, options, model, job);
+}
+
 // What may be included in items that the server never makes is accepted: there is none.
 void RefuseInclude(JsonFields* fields) {
   constexpr std::string_view kOfOtherItems[] = {"reasoning.encrypted_content",
@@ -191,8 +237,9 @@ json OrNull(const json& body, const char* name) {
 }
 
 // Text, which takes less memory than values.
-std::string Echo(const json& body, bool store, const ToolUse& tools) {
+std::string Echo(const json& body, bool store, bool truncates, const ToolUse& tools) {
   nlohmann::ordered_json echo;
+  echo["background"] = false;
   echo["instructions"] = OrNull(body, "instructions");
   echo["max_output_tokens"] = OrNull(body, "max_output_tokens");
   echo["metadata"] = body.contains("metadata") ? body["metadata"] : json::object();
@@ -210,7 +257,7 @@ std::string Echo(const json& body, bool store, const ToolUse& tools) {
     echo["tools"].push_back(std::move(flat));
   }
   echo["top_p"] = OrNull(body, "top_p");
-  echo["truncation"] = "disabled";
+  echo["truncation"] = truncates ? "auto" : "disabled";
   return JsonText(echo);
 }
 
@@ -244,6 +291,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   ReadGeneration(&fields, &request);
   ReadResponsesText(&fields, &request);
   RefuseOthers(&fields);
+  const bool truncates = ReadTruncation(&fields);
   const std::string instructions = fields.String("instructions").value_or("");
   const std::string previous = fields.String("previous_response_id").value_or("");
   response.store = fields.Bool("store").value_or(true);
@@ -280,10 +328,11 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
                                 "; send the whole conversation as input");
     }
   }
-  response.echo = Echo(body, response.store, tools);
+  response.echo = Echo(body, response.store, truncates, tools);
   chat_options.tools = std::move(tools.list);
   if (previous.empty()) {
-    PS_RETURN_IF_ERROR(SetConversation(turn, chat_options, model, &response.job));
+    PS_RETURN_IF_ERROR(truncates ? SetTruncated(turn, chat_options, model, &response.job)
+                                 : SetConversation(turn, chat_options, model, &response.job));
   } else {
     PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                         chat_template->EncodeTurn(turn, chat_options));

@@ -14,7 +14,7 @@ namespace polysketch {
 
 inline constexpr std::string_view kResponseIdPrefix = "resp_";
 // The id of a stored response: resp_SESSION, and _DIGEST for a conversation with instructions. So the
-// server knows them again, whichever replica reads the session, and keeps no texts.
+// server knows them again, whichever replica reads the session, without their texts.
 struct ResponseId {
   std::string session;
   std::string digest = {};  // of the instructions; empty: none

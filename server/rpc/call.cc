@@ -43,6 +43,14 @@ int64_t ProcessedTokens(const FinishEvent& finish) {
 
 }  // namespace
 
+std::optional<std::string> TenantOf(const Caller* caller,
+                                    const std::vector<std::string_view>& sent) {
+  if (caller != nullptr) return caller->key().tenant;
+  if (sent.empty()) return "";
+  if (sent.size() > 1 || !IsRequestId(sent.front())) return std::nullopt;
+  return std::string(sent.front());
+}
+
 Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
     : rpc_(rpc),
       service_(service),
@@ -58,12 +66,9 @@ Call::Call(std::string_view rpc, ServiceContext* service, CallContext* context)
   const std::string_view id = Metadata(*context, kRequestIdKey);
   info_.id = IsRequestId(id) ? std::string(id) : NewRequestId();
   context->AddInitialMetadata(kRequestIdKey, info_.id);
-  if (caller_ != nullptr) {
-    info_.tenant = caller_->key().tenant;
-  } else if (!context->Metadata(kTenantKey).empty()) {
-    info_.tenant = Metadata(*context, kTenantKey);
-    bad_tenant_ = !IsRequestId(info_.tenant);  // empty if the client sent several
-  }
+  const std::optional<std::string> tenant = TenantOf(caller_.get(), context->Metadata(kTenantKey));
+  bad_tenant_ = !tenant.has_value();
+  info_.tenant = tenant.value_or("");
   info_.principal = PrincipalOf(caller_.get(), info_.tenant, peer_);
   if (const std::string_view trace = Metadata(*context, kTraceparentKey); IsTraceparent(trace)) {
     info_.traceparent = trace;

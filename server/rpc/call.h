@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/request/request.h"
@@ -15,6 +17,11 @@
 #include "server/rpc/service_context.h"
 
 namespace polysketch {
+
+// The tenant of a call: that of its API key, or `sent`, the values of x-tenant-id. nullopt: the client sent it
+// malformed or more than once. `caller` may be null.
+std::optional<std::string> TenantOf(const Caller* caller,
+                                    const std::vector<std::string_view>& sent);
 
 // Thread-safe: immutable except for OnRpcDone.
 class Call {

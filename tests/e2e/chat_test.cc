@@ -219,6 +219,72 @@ TEST_F(Chat, TurnsOfResponsesCostTheirTokensOnly) {
   EXPECT_EQ(Sessions(), before);
 }
 
+// The texts of stored responses, for their tenant alone.
+TEST_F(Chat, StoredResponsesAreReturnedToTheirTenant) {
+  const auto get = [](const json& response, const std::string& more = "",
+                      const HttpHeaders& headers = {}) {
+    const std::string id = response.at("id");
+    return Http(server_->http_address(), StrCat("/v1/responses/", id, more), "", headers);
+  };
+  const auto post = [](const json& body, const HttpHeaders& headers) {
+    const HttpAnswer answer = Http(server_->http_address(), "/v1/responses", body.dump(), headers);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return json::parse(answer.body);
+  };
+  const HttpHeaders acme = {{"X-Tenant-Id", "acme"}};
+  const json first = post(GreedyBody({{"input", "It was late"}}, 5, "max_output_tokens"), acme);
+  const json second = post(GreedyBody({{"input", {{{"role", "user"}, {"content", "Why?"}}}},
+                                       {"previous_response_id", first.at("id")}},
+                                      5, "max_output_tokens"),
+                           acme);
+  EXPECT_EQ(json::parse(get(first, "", acme).body), first);
+  EXPECT_EQ(json::parse(get(second, "", acme).body), second);
+  // A stream is kept as its last event has it.
+  json streamed = GreedyBody({{"input", "It was late"}, {"stream", true}}, 5, "max_output_tokens");
+  const json last = Events(Post("/v1/responses", streamed).body).back().data.at("response");
+  EXPECT_EQ(json::parse(get(last).body), last);
+
+  const json items = json::parse(get(second, "/input_items?order=asc", acme).body);
+  ASSERT_EQ(items.at("data").size(), 3u) << items;
+  EXPECT_EQ(items.at("data")[0].at("content")[0].at("text"), "It was late");
+  EXPECT_EQ(items.at("data")[1], first.at("output")[0]);
+  EXPECT_EQ(items.at("data")[2].at("content")[0].at("text"), "Why?");
+  EXPECT_FALSE(items.at("has_more").get<bool>());
+  const json page = json::parse(get(second, "/input_items?limit=1", acme).body);
+  EXPECT_EQ(page.at("data"), json::array({items.at("data")[2]}));
+  EXPECT_TRUE(page.at("has_more").get<bool>());
+  EXPECT_EQ(get(second, "/input_items?limit=0", acme).status, 400);
+  EXPECT_EQ(get(second, "/input_items?after=nothing", acme).status, 400);
+  EXPECT_EQ(get(second, "?stream=true", acme).status, 400);
+  EXPECT_EQ(get(second, "?a=%", acme).status, 400);
+
+  // Other tenants do not find them.
+  for (const HttpHeaders& other : {HttpHeaders{}, HttpHeaders{{"X-Tenant-Id", "other"}}}) {
+    EXPECT_EQ(get(first, "", other).status, 404);
+    EXPECT_EQ(get(first, "/input_items", other).status, 404);
+    const std::string path = StrCat("/v1/responses/", first.at("id").get<std::string>());
+    EXPECT_EQ(Http(server_->http_address(), path, "", other, "DELETE").status, 404);
+  }
+  EXPECT_EQ(get(first, "", {{"X-Tenant-Id", "a b"}}).status, 400);
+  EXPECT_EQ(get(first, "", {{"X-Tenant-Id", "acme"}, {"X-Tenant-Id", "acme"}}).status, 400);
+  EXPECT_EQ(get({{"id", "resp_nothing"}}).status, 404);
+  EXPECT_EQ(get({{"id", "nothing"}}).status, 404);
+
+  EXPECT_GE(server_->Metric("polysketch_stored_responses"), 3);
+  EXPECT_GT(server_->Metric("polysketch_response_memory_bytes"), 0);
+  for (const auto& [response, headers] :
+       {std::pair{first, acme}, std::pair{second, acme}, std::pair{last, HttpHeaders{}}}) {
+    const std::string path = StrCat("/v1/responses/", response.at("id").get<std::string>());
+    EXPECT_EQ(Http(server_->http_address(), path, "", headers, "DELETE").status, 200);
+    EXPECT_EQ(get(response, "", headers).status, 404);
+  }
+  // One that is not stored, or has failed, is not kept.
+  const json unstored =
+      Ok("/v1/responses", GreedyBody({{"input", "It"}, {"store", false}}, 2, "max_output_tokens"));
+  EXPECT_EQ(get(unstored).status, 404);
+  EXPECT_EQ(Http(server_->http_address(), "/v1/responses/resp_x", "{}").status, 405);
+}
+
 // More responses than session memory holds: each is answered, and those that were used last can be
 // continued.
 TEST_F(Chat, ResponsesInALoopMakeRoomForEachOther) {

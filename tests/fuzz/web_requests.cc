@@ -89,6 +89,7 @@ void CheckHead(std::string_view text) {
   const Result<RequestTarget> target =
       ParseTarget(std::string_view(request.method_string()), std::string_view(request.target()));
   if (!target.ok()) return fuzz::CheckError(target.status());
+  (void)DecodedQuery(target->query);
   PS_CHECK(target->path == "*" || target->path.starts_with('/')) << target->path;
 }
 

@@ -98,6 +98,44 @@ class ChatClient(ServerTest):
         with self.assertRaisesRegex(openai.NotFoundError, first.id):
             self.client.responses.create(**turn)
 
+    def test_stored_responses(self):
+        responses = self.client.responses
+        first = responses.create(**RESPONSE, truncation="auto", include=["reasoning.encrypted_content"])
+        self.assertEqual(first.truncation, "auto")
+        self.assertEqual(responses.retrieve(first.id), first)
+        turn = RESPONSE | {"input": "Why?", "previous_response_id": first.id}
+        with responses.stream(**turn) as stream:
+            second = stream.until_done().get_final_response()
+        self.assertEqual(responses.retrieve(second.id).output_text, second.output_text)
+        newest = list(responses.input_items.list(second.id))
+        self.assertEqual([item.type for item in newest], ["message"] * 3)
+        self.assertEqual([item.content[0].text for item in newest], ["Why?", first.output_text, RESPONSE["input"]])
+        oldest = list(responses.input_items.list(second.id, order="asc", limit=1))  # a page for each
+        self.assertEqual(oldest, newest[::-1])
+        responses.delete(first.id)
+        with self.assertRaisesRegex(openai.NotFoundError, first.id):
+            responses.retrieve(first.id)
+        self.assertEqual([item.content[0].text for item in responses.input_items.list(second.id)], ["Why?"])
+        responses.delete(second.id)
+
+    def test_a_conversation_of_hundreds_of_turns(self):
+        """Each turn processes its own tokens alone, the 200th as the second."""
+        before = self.server.metric("polysketch_prompt_tokens_total")
+        previous, costs, texts = None, [], []
+        for turn in range(200):
+            response = self.client.responses.create(
+                **RESPONSE | {"input": f"And then, {turn % 10}?", "max_output_tokens": 4}, previous_response_id=previous
+            )
+            usage = response.usage
+            costs.append(usage.input_tokens - usage.input_tokens_details.cached_tokens)
+            previous = response.id
+            texts += [f"And then, {turn % 10}?", response.output_text]
+        # A turn's tokens, and the last of the answer before it.
+        self.assertLessEqual(max(costs[1:]), costs[0] + 2)
+        self.assertEqual(self.server.metric("polysketch_prompt_tokens_total") - before, sum(costs))
+        items = list(self.client.responses.input_items.list(previous, order="asc", limit=100))
+        self.assertEqual([item.content[0].text for item in items], texts[:-1])
+
     def test_response_that_completes(self):
         text = self.client.responses.create(**RESPONSE).output_text
         word = text.split()[3]
@@ -169,8 +207,10 @@ class ChatClient(ServerTest):
             chat.create(**CHAT | {"messages": [{"role": "user", "content": image}]})
         with self.assertRaisesRegex(openai.NotFoundError, "gpt"):
             chat.create(**CHAT | {"model": "gpt"})
-        with self.assertRaisesRegex(openai.BadRequestError, "drops no turns"):
-            responses.create(**RESPONSE, truncation="auto")
+        with self.assertRaisesRegex(openai.BadRequestError, "background"):
+            responses.create(**RESPONSE, background=True)
+        with self.assertRaisesRegex(openai.BadRequestError, "expected auto or disabled"):
+            responses.create(**RESPONSE, truncation="some")
         with self.assertRaisesRegex(openai.NotFoundError, "resp_1"):
             responses.delete("resp_1")
 

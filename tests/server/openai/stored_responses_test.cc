@@ -1,0 +1,153 @@
+#include "server/openai/stored_responses.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/http/request_path.h"
+#include "server/openai/response_items.h"
+
+namespace polysketch {
+namespace {
+
+using nlohmann::json;
+using std::chrono::seconds;
+using Key = StoredResponses::Key;
+
+StoredResponse Of(size_t bytes, const std::string& previous = "") {
+  return {.body = std::string(bytes, 'x'), .input = "[]", .previous = previous};
+}
+
+TEST(StoredResponses, BelongToATenant) {
+  StoredResponses texts(1 << 20, seconds(60));
+  texts.Keep({"acme", "s"}, "tenant acme", Of(5));
+  ASSERT_NE(texts.Find({"acme", "s"}), nullptr);
+  EXPECT_EQ(texts.Find({"acme", "s"})->body, "xxxxx");
+  EXPECT_EQ(texts.Find({"other", "s"}), nullptr);
+  EXPECT_TRUE(texts.Conversation({"", "s"}).empty());
+  EXPECT_FALSE(texts.Remove({"other", "s"}));
+  EXPECT_TRUE(texts.Remove({"acme", "s"}));
+  EXPECT_FALSE(texts.Remove({"acme", "s"}));
+  EXPECT_EQ(texts.stats().bytes, 0);
+  EXPECT_EQ(texts.stats().responses, 0);
+}
+
+TEST(StoredResponses, AConversationEndsWhereATextIsGone) {
+  StoredResponses texts(1 << 20, seconds(60));
+  texts.Keep({"", "a"}, "x", Of(1));
+  texts.Keep({"", "b"}, "x", Of(2, "a"));
+  texts.Keep({"", "c"}, "x", Of(3, "b"));
+  const auto sizes = [&] {
+    std::vector<size_t> found;
+    for (const auto& response : texts.Conversation({"", "c"}))
+      found.push_back(response->body.size());
+    return found;
+  };
+  EXPECT_EQ(sizes(), (std::vector<size_t>{3, 2, 1}));
+  texts.Remove({"", "a"});
+  EXPECT_EQ(sizes(), (std::vector<size_t>{3, 2}));
+}
+
+// Whatever one client stores, the texts of the others stay while they are fewer.
+TEST(StoredResponses, TheClientThatHoldsTheMostMakesRoom) {
+  constexpr int64_t kLimit = 64 << 10;
+  StoredResponses texts(kLimit, seconds(60));
+  texts.Keep({"", "small"}, "quiet", Of(1000));
+  for (int i = 0; i < 200; ++i) {
+    texts.Keep({"", "s" + std::to_string(i)}, "loud", Of(4000));
+    ASSERT_LE(texts.stats().bytes, kLimit);
+  }
+  EXPECT_NE(texts.Find({"", "small"}), nullptr);
+  EXPECT_NE(texts.Find({"", "s199"}), nullptr);
+  EXPECT_EQ(texts.Find({"", "s0"}), nullptr);  // the oldest
+  EXPECT_GT(texts.stats().responses, 10);
+  // One that would take a quarter of all room is not kept, nor is its former text.
+  texts.Keep({"", "s199"}, "loud", Of(kLimit / 4 + 1));
+  EXPECT_EQ(texts.Find({"", "s199"}), nullptr);
+  StoredResponses none(0, seconds(60));
+  none.Keep({"", "s"}, "x", Of(1));
+  EXPECT_EQ(none.Find({"", "s"}), nullptr);
+}
+
+TEST(StoredResponses, Expire) {
+  StoredResponses::Clock::time_point now{};
+  StoredResponses texts(1 << 20, seconds(60), [&] { return now; });
+  texts.Keep({"", "a"}, "x", Of(1));
+  now += seconds(30);
+  texts.Keep({"", "b"}, "x", Of(1));
+  now += seconds(30);
+  EXPECT_EQ(texts.Find({"", "a"}), nullptr);
+  EXPECT_NE(texts.Find({"", "b"}), nullptr);
+  EXPECT_EQ(texts.stats().responses, 1);
+}
+
+TEST(ResponseItems, HaveIdsAndTheFormOfLists) {
+  const json text = json::parse(InputItems("Hello", "n"));
+  EXPECT_EQ(
+      text,
+      json::parse(R"([{"type": "message", "role": "user", "id": "msg_n_0", "status": "completed",
+                                   "content": [{"type": "input_text", "text": "Hello"}]}])"));
+  const json items = json::parse(
+      InputItems(json::parse(R"([{"role": "assistant", "content": "Yes", "id": "msg_own"},
+                      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                      {"type": "function_call_output", "call_id": "c", "output": "5"}])"),
+                 "n"));
+  EXPECT_EQ(items[0]["id"], "msg_own");
+  EXPECT_EQ(items[0]["content"][0]["type"], "output_text");
+  EXPECT_EQ(items[1]["id"], "fc_n_1");
+  EXPECT_EQ(items[2]["id"], "fco_n_2");
+}
+
+// Three turns: the items i0 o0 i1 o1 i2, without the last answer.
+std::vector<StoredResponses::Pointer> ThreeTurns() {
+  std::vector<StoredResponses::Pointer> conversation;
+  for (int turn = 2; turn >= 0; --turn) {
+    const std::string number = std::to_string(turn);
+    conversation.push_back(std::make_shared<StoredResponse>(
+        StoredResponse{.body = R"({"output": [{"id": "o)" + number + R"("}]})",
+                       .input = R"([{"id": "i)" + number + R"("}])"}));
+  }
+  return conversation;
+}
+
+std::string PageOf(const ItemsQuery& query) {
+  const Result<std::string> page = ItemsPage(ThreeTurns(), query);
+  if (!page.ok()) return page.status().message();
+  const json list = json::parse(*page);
+  std::string ids;
+  for (const json& item : list["data"]) ids += item["id"].get<std::string>() + " ";
+  EXPECT_EQ(list["object"], "list");
+  EXPECT_EQ(list["first_id"], list["data"].empty() ? json() : list["data"].front()["id"]);
+  EXPECT_EQ(list["last_id"], list["data"].empty() ? json() : list["data"].back()["id"]);
+  return ids + (list["has_more"].get<bool>() ? "more" : "end");
+}
+
+TEST(ResponseItems, Pages) {
+  EXPECT_EQ(PageOf({}), "i2 o1 i1 o0 i0 end");
+  EXPECT_EQ(PageOf({.ascending = true}), "i0 o0 i1 o1 i2 end");
+  EXPECT_EQ(PageOf({.limit = 2}), "i2 o1 more");
+  EXPECT_EQ(PageOf({.limit = 2, .after = "o1"}), "i1 o0 more");
+  EXPECT_EQ(PageOf({.limit = 2, .after = "o0"}), "i0 end");
+  EXPECT_EQ(PageOf({.limit = 5}), "i2 o1 i1 o0 i0 end");
+  EXPECT_EQ(PageOf({.limit = 3, .ascending = true, .after = "o0"}), "i1 o1 i2 end");
+  EXPECT_EQ(PageOf({.after = "i0"}), "end");
+  EXPECT_EQ(PageOf({.after = "o2"}), "after: expected the id of an item of the list, found \"o2\"");
+}
+
+TEST(ResponseItems, QueriesAreChecked) {
+  const auto parse = [](const char* query) { return ToItemsQuery(*DecodedQuery(query)); };
+  const auto query = parse("limit=100&order=asc&after=a%2Fb+c&include[]=x&");
+  ASSERT_TRUE(query.ok()) << query.status().ToString();
+  EXPECT_EQ(query->limit, 100);
+  EXPECT_TRUE(query->ascending);
+  EXPECT_EQ(query->after, "a/b c");
+  for (const char* wrong : {"limit=0", "limit=101", "limit=", "limit=5x", "order=", "order=up"})
+    EXPECT_EQ(parse(wrong).status().code(), Code::kInvalidArgument) << wrong;
+  for (const char* broken : {"a=%", "a=%4", "%zz=1"})
+    EXPECT_FALSE(DecodedQuery(broken).has_value()) << broken;
+  EXPECT_TRUE(DecodedQuery("")->empty());
+}
+
+}  // namespace
+}  // namespace polysketch
