@@ -141,29 +141,26 @@ Status SetTruncated(const std::vector<ChatMessage>& messages, const ChatOptions&
   };
   PS_RETURN_IF_ERROR(SetConversation(messages, options, model, job));
   if (limit == 0 || fits()) return Status();
-  const auto is_user = [](const ChatMessage& message) { return message.role == "user"; };
   const auto first =
       std::ranges::find_if(messages, [](const auto& m) { return m.role != "system"; });
   std::vector<std::ptrdiff_t> turns;  // where they begin, but for the first
   for (auto at = first; at != messages.end(); ++at) {
-    if (at != first && is_user(*at)) turns.push_back(at - messages.begin());
+    if (at != first && at->role == "user") turns.push_back(at - messages.begin());
   }
-  // The least number of dropped turns for which the rest fits; all but the last if none does.
-  size_t low = 0, high = turns.size();
-  while (low < high) {
-    const size_t middle = (low + high - 1) / 2;
+  const auto set_from = [&](std::ptrdiff_t begin) {
     std::vector<ChatMessage> kept(messages.begin(), first);
-    kept.insert(kept.end(), messages.begin() + turns[middle], messages.end());
+    kept.insert(kept.end(), messages.begin() + begin, messages.end());
     job->common = bare;
-    PS_RETURN_IF_ERROR(SetConversation(kept, options, model, job));
+    return SetConversation(kept, options, model, job);
+  };
+  // The first turn from which on the rest fits; the last one if none does.
+  size_t low = 0, high = turns.empty() ? 0 : turns.size() - 1;
+  while (low < high) {
+    const size_t middle = (low + high) / 2;
+    PS_RETURN_IF_ERROR(set_from(turns[middle]));
     fits() ? high = middle : low = middle + 1;
   }
-  if (turns.empty()) return Status();
-  const std::ptrdiff_t begin = turns[std::min(low, turns.size() - 1)];
-  std::vector<ChatMessage> kept(messages.begin(), first);
-  kept.insert(kept.end(), messages.begin() + begin, messages.end());
-  job->common = bare;
-  return SetConversation(kept, options, model, job);
+  return turns.empty() ? Status() : set_from(turns[low]);
 }
 
 // What may be included in items that the server never makes is accepted: there is none.
