@@ -64,7 +64,8 @@ std::string_view ReasonName(Reason reason) {
 
 std::string_view Status::field() const {
   const std::string_view message = message_;
-  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.[]");
+  const size_t end = message.find_first_not_of(
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.[]");
   const bool path =
       end != 0 && end != std::string_view::npos && message.substr(end).starts_with(": ");
   return path ? message.substr(0, end) : std::string_view();

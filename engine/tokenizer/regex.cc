@@ -19,6 +19,9 @@ constexpr std::string_view kNotSpace =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027})"
     R"(\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{d7ff}\x{e000}-\x{10ffff})";
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Outside a class Oniguruma has a table for Latin-1, in which superscript digits and fractions belong to words.
+constexpr std::string_view kWordAlone =
+    R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr std::string_view kHex = "0-9a-fA-F";
 
 class Translator {
@@ -86,11 +89,11 @@ class Translator {
         Members(kHex, in_class);
         return Status();
       case 'w':
-        Members(kWord, in_class);
+        Members(in_class ? kWord : kWordAlone, in_class);
         return Status();
       case 'W':
         if (in_class) return Unsupported("\\W in a character class");
-        Members(kWord, false, /*negated=*/true);
+        Members(kWordAlone, false, /*negated=*/true);
         return Status();
       case 'v':
         Members(R"(\x{b})", in_class);
@@ -128,9 +131,9 @@ class Translator {
   }
 
   void WordBoundary(bool boundary) {
-    const std::string before = StrCat("(?<=[", kWord, "])"),
-                      not_before = StrCat("(?<![", kWord, "])");
-    const std::string after = StrCat("(?=[", kWord, "])"), not_after = StrCat("(?![", kWord, "])");
+    const std::string before = StrCat("(?<=[", kWordAlone, "])"),
+                      not_before = StrCat("(?<![", kWordAlone, "])");
+    const std::string after = StrCat("(?=[", kWordAlone, "])"), not_after = StrCat("(?![", kWordAlone, "])");
     out_ += boundary ? StrCat("(?:", before, not_after, "|", not_before, after, ")")
                      : StrCat("(?:", before, after, "|", not_before, not_after, ")");
     at_ += 2;

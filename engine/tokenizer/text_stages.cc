@@ -260,8 +260,12 @@ bool IsSpace(char32_t c) {
          c == 0x3000;
 }
 
-// Whether a character belongs to a word: letters, marks, decimal digits, connecting punctuation.
+// Whether a character belongs to a word, as \w of Rust's regex: alphabetic characters, marks, decimal digits,
+// connecting punctuation, joiners.
 bool IsWord(char32_t c) {
+  const bool circled = (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
+                       (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
+  if (circled || c == 0x200c || c == 0x200d) return true;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:

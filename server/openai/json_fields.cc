@@ -4,7 +4,6 @@
 #include <limits>
 #include <unordered_set>
 
-#include "server/net/ignored_parameters.h"
 #include "server/openai/other_parameters.h"
 
 namespace polysketch {
@@ -115,7 +114,7 @@ void JsonFields::Ignore(std::initializer_list<const char*> names) {
   for (const char* const name : names) {
     // Of the elements of arrays, which are the server's own output that comes back, none is counted.
     if (Any(name) != nullptr && prefix_.find('[') == std::string::npos)
-      CountIgnoredParameter(StrCat(prefix_, name));
+      Merge(CheckIgnored(prefix_, name));
   }
 }
 

@@ -89,6 +89,10 @@ constexpr OtherParameter kOthers[] = {
     {"typical_p", kNoSampler, "1 1.0"},
     {"xtc_probability", kNoSampler, "0 0.0"},
     {"top_n_sigma", kNoSampler, "-1 -1.0 0 0.0"},
+    // KoboldAI, OpenRouter, text-generation-webui
+    {"top_a", kNoSampler, "0 0.0"},
+    {"mode"},
+    {"models"},
     {"tfs_z", kNoSampler, "1 1.0"},
     {"adaptive_target", kNoSampler, "-1 -1.0"},
     {"min_keep", kNoSampler, "0 1"},
@@ -163,6 +167,15 @@ std::string WithoutIndices(const std::string& name) {
 
 std::span<const OtherParameter> OtherParameters() { return kOthers; }
 
+Status CheckIgnored(const std::string& prefix, const std::string& name) {
+  if (StrictParameters())
+    return InvalidArgument(prefix, name,
+                           ": expected a parameter with an effect, found one that the server does "
+                           "not read (--strict-parameters)");
+  CountIgnoredParameter(WithoutIndices(prefix + name));
+  return Status();
+}
+
 Status CheckUnread(const std::string& prefix, const std::string& name, const json& value,
                    const std::unordered_set<std::string>& known) {
   const auto other = std::ranges::find(kOthers, name, &OtherParameter::name);
@@ -171,17 +184,13 @@ Status CheckUnread(const std::string& prefix, const std::string& name, const jso
     if (IsOff(value, other->off)) return Status();
     return InvalidArgument(name, ": expected none: ", other->refused);
   }
-  if (StrictParameters())
-    return InvalidArgument(prefix, name,
-                           ": expected a parameter with an effect, found one that the server does "
-                           "not read (--strict-parameters)");
+  if (StrictParameters()) return CheckIgnored(prefix, name);
   const std::string near = in_table ? "" : NearestWord(name, {known.begin(), known.end()});
   if (!near.empty())
     return InvalidArgument(prefix, name,
                            ": expected a field of the API, found an unknown one: ", near,
                            " was perhaps meant");
-  CountIgnoredParameter(WithoutIndices(prefix + name));
-  return Status();
+  return CheckIgnored(prefix, name);
 }
 
 }  // namespace polysketch

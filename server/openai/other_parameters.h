@@ -21,6 +21,8 @@ struct OtherParameter {
 };
 std::span<const OtherParameter> OtherParameters();
 
+// Counts a parameter without an effect as ignored. INVALID_ARGUMENT under --strict-parameters.
+Status CheckIgnored(const std::string& prefix, const std::string& name);
 // What becomes of the parameter `name`, which the endpoint does not read: it is counted as ignored, or the result
 // is INVALID_ARGUMENT. A name that is in no table is ignored, unless it resembles one of `known`: that is a
 // mistake, not a parameter of another server. `prefix`: of names within another parameter.

@@ -32,6 +32,8 @@ Status AddReasoning(const json& item, const std::string& field,
   fields.Ignore({"type", "id", "status", "summary", "encrypted_content"});
   std::string text;
   const json* const content = fields.Any("content");
+  if (content != nullptr && !content->is_array())
+    fields.Fail("content", StrCat("expected an array, found ", JsonTypeName(*content)));
   for (const json& part : content != nullptr && content->is_array() ? *content : json::array()) {
     const auto found = part.is_object() ? part.find("text") : part.end();
     if (found == part.end() || !found->is_string()) {

@@ -94,7 +94,8 @@ void ReadFormat(JsonFields* fields, const char* name, const std::string& prefix,
   JsonFields format(*object, prefix);
   const std::string type = format.String("type").value_or("");
   const auto read_schema = [&](JsonFields* in) {
-    in->Ignore({"name", "description", "strict"});
+    // The API's form of a schema has them; the grammar does not.
+    for (const char* const other : {"name", "description", "strict"}) in->Any(other);
     ReadSchema(in, "schema", NewOutput(fields, name, request));
   };
   if (type == "json_object") {

@@ -59,6 +59,7 @@ TEST(StatusTest, FieldBeginsTheMessage) {
   };
   EXPECT_EQ(field("sampling.top_p: expected 1"), "sampling.top_p");
   EXPECT_EQ(field("tokens.ids[12]: expected 1"), "tokens.ids[12]");
+  EXPECT_EQ(field("maxTokens: expected 1"), "maxTokens");
   EXPECT_EQ(field("the body: expected JSON"), "");
   EXPECT_EQ(field("x-tenant-id: expected it once"), "");
   EXPECT_EQ(field("prompt:expected"), "");

@@ -405,6 +405,8 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   expect(responses, json::object(), "expected a string or an array", "input");
   expect(responses, {{"input", {{{"type", "function_call_output"}}}}},
          "expected a string, found none", "input[0].output");
+  expect(responses, {{"input", {{{"type", "reasoning"}, {"content", "x"}}}}},
+         "expected an array, found a string", "input[0].content");
   expect(responses, {{"input", {{{"type", "web_search_call"}}}}}, "expected message",
          "input[0].type");
   expect(responses, {{"input", "x"}, {"previous_response_id", "resp_1"}, {"instructions", "y"}},

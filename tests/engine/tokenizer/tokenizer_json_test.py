@@ -138,6 +138,7 @@ def styles():
         for invert in (False, True):
             name = f"{behavior}{'_inverted' if invert else ''}"
             yield byte_level(name, split(r"[\s\p{P}]|\d\d", behavior, invert))
+    yield byte_level("words", split(r"\w+"))
     yield byte_level("look", split(r"(?<=[a-z])(?=[A-Z])|(?<!\d)\d{2,}\b|\B_|\w\h(?!\w)"))
     prefix = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     yield sentencepiece_like("llama2", normalizers.Sequence(prefix))
@@ -212,7 +213,7 @@ class TokenizerJson(unittest.TestCase):
             AddedToken("the", normalized=True, lstrip=True, rstrip=True, single_word=True),
         ]
         rng = random.Random(SEED + 2)
-        pieces = [token.content for token in added] + ["<tool_", "call>", "returns", "café", "cafe\u0301", "<", " ", "\n", "a", "the."]
+        pieces = [token.content for token in added] + ["<tool_", "call>", "returns", "café", "cafe\u0301", "<", " ", "\n", "a", "the.", "\u200d", "Ⓐ", "🅰"]
         texts = ["".join(rng.choice(pieces) for _ in range(rng.randrange(1, 10))) for _ in range(TEXTS)]
         for normalizer in (None, normalizers.NFC()):
             style, tokenizer, options = byte_level(f"added_{normalizer is None}", split(QWEN2), normalizer=normalizer)

@@ -84,6 +84,9 @@ TEST(OtherParameters, StrictRefusesAllOfThem) {
                   ": expected a parameter with an effect, found one that the "
                   "server does not read (--strict-parameters)");
   }
+  EXPECT_EQ(ErrorOf(R"("stream": true, "stream_options": {"include_obfuscation": true})")
+                .find("stream_options.include_obfuscation: expected a parameter with an effect"),
+            0u);
   EXPECT_EQ(ErrorOf(R"("temperature": 0, "mirostat": 0)"), "");
   SetStrictParameters(false);
 }
