@@ -104,6 +104,9 @@ class Script(ClientTest):
         self.assertEqual(client.chat("Hi").result().finish_reason, "length")  # after the refusal
         self.assertIn("502", self.raises(polysketch.RpcError, lambda: client.chat("Hi").result()).message)
         self.assertEqual(self.raises(polysketch.RpcError, lambda: client.chat("Hi").result()).reason, "DRAINING")
+        _, client = self.serve(sse(chunk("a")))
+        error = self.raises(polysketch.UnavailableError, lambda: client.chat("Hi").result())
+        self.assertEqual(error.message, "expected the end of the answer, found that of the connection")
         absent = self.client("127.0.0.1:1", http="1", retry=None)
         self.raises(polysketch.UnavailableError, lambda: absent.chat("Hi").result())
         error = self.raises(TypeError, lambda: client.chat(5).result())

@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import grpc
+
 from polysketch._http import Events, HttpPort, error_of
-from polysketch.errors import InvalidArgumentError, NotFoundError, RpcError
+from polysketch.errors import InvalidArgumentError, NotFoundError, RpcError, make_error
 from polysketch.types import Usage
 
 Messages = str | Sequence[Mapping[str, Any]]
@@ -119,10 +121,10 @@ class ChatStream(Iterator[str]):
             try:
                 piece = self._reader.take(next(self._iterator))
             except StopIteration:
-                self._iterator = None
-                if self._reader.answer.finish_reason is not None:
-                    self._finished(self._reader)
+                self._end()
             except BaseException:
+                if self._iterator is None:  # closed by another thread
+                    break
                 self.close()
                 raise
             else:
@@ -131,8 +133,16 @@ class ChatStream(Iterator[str]):
                     return str(piece)
         raise StopIteration
 
+    def _end(self) -> None:
+        if self._iterator is None:
+            return
+        self._iterator = None
+        if self._reader.answer.finish_reason is None:
+            raise make_error(grpc.StatusCode.UNAVAILABLE, "expected the end of the answer, found that of the connection")
+        self._finished(self._reader)
+
     def result(self) -> Answer:
-        """Reads to the end and returns the whole answer. finish_reason is None after close, or where the server left."""
+        """Reads to the end and returns the whole answer. finish_reason is None after close."""
         for _ in self:
             pass
         answer: Answer = self._reader.answer
