@@ -141,7 +141,8 @@ class Tls(ClientTest):
         keys.write_text(json.dumps({"name": "app", "sha256": hashlib.sha256(b"secret").hexdigest(), "tenant": "app",
                                     "requests_per_minute": 3}))
         server = self.start_server(f"--tls-cert={self.dir / 'server.pem'}", f"--tls-key={self.dir / 'server.key'}",
-                                   f"--tls-client-ca={self.dir / 'ca.pem'}", f"--api-keys={keys}", "--http-listen=")
+                                   f"--tls-client-ca={self.dir / 'ca.pem'}", f"--api-keys={keys}",
+                                   "--http-listen=127.0.0.1:0")
         files = {"tls_ca": self.dir / "ca.pem", "cert": self.dir / "client.pem", "key": self.dir / "client.key"}
         target = server.target.replace("127.0.0.1", "localhost")
         with environment():
@@ -155,6 +156,14 @@ class Tls(ClientTest):
                 self.raises(polysketch.UnauthenticatedError, stranger.info)
             without = self.client(target, api_key="secret", retry=None, tls_ca=files["tls_ca"])
             self.raises(polysketch.UnavailableError, without.info)
+            http = server.http.replace("127.0.0.1", "localhost")
+            client = self.client(target, http=http, api_key="secret", retry=None, **files)
+            # Let in, with the key's limit reached; another key is not.
+            self.assertIn("a minute", str(self.raises(polysketch.ResourceExhaustedError, lambda: client.chat("Hi").result())))
+            stranger = self.client(target, http=http, api_key="wrong", retry=None, **files)
+            self.raises(polysketch.UnauthenticatedError, lambda: stranger.chat("Hi").result())
+            without = self.client(target, http=http, api_key="secret", retry=None, tls_ca=files["tls_ca"])
+            self.raises(polysketch.UnavailableError, lambda: without.chat("Hi").result())
 
     def test_files(self):
         with environment(), self.assertRaisesRegex(ValueError, "cert and key: expected both or neither, found cert only"):
