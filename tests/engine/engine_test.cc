@@ -384,6 +384,33 @@ TEST_F(EngineTest, DestructorEndsWhatRuns) {
   }
 }
 
+// A request that no memory holds is refused with the bytes that it needs, and does not wait for ever.
+TEST_F(EngineTest, WhatExceedsAllMemoryIsRefused) {
+  Start({.max_sequences = 4, .slot_memory = 4000}, true);  // 400 tokens
+  Reader kept(100000), refused(1);
+  GenerateRequest first = Greedy(300, 5);
+  first.keep = true;
+  ASSERT_TRUE(engine_->Submit(first, kept.stream).ok());
+  kept.ReadAll();
+  const Status longer = engine_->Submit(Greedy(300, 101), refused.stream).status();
+  EXPECT_EQ(longer.code(), Code::kInvalidArgument);
+  EXPECT_EQ(longer.message(),
+            "max_tokens: expected prompt and max_tokens together at most 400 (memory of a state), "
+            "found 300 + 101, which need 4010 bytes of 4000");
+
+  // Another replica has less memory than the one that the session is from.
+  engine_.reset();
+  Start({.max_sequences = 4, .slot_memory = 3000}, true);
+  ScoreRequest score{{}, std::make_shared<TokenFeed>(10)};
+  score.start = kept.got.finish->snapshot;
+  score.feed->Close();
+  const Status large = engine_->Submit(score, refused.stream).status();
+  EXPECT_EQ(large.code(), Code::kInvalidArgument);
+  EXPECT_EQ(large.message(),
+            "state: expected at most 300 tokens (memory of a state), found 305, which need 3050 "
+            "bytes of 3000");
+}
+
 TEST_F(EngineTest, GrowingStatesLimitMaxTokens) {
   Start({.max_sequences = 4, .slot_memory = 4000}, true);  // 400 tokens, 100 in a fair share
   Reader reader(10);
