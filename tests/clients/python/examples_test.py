@@ -78,13 +78,15 @@ class Examples(unittest.TestCase):
         self.assertEqual(total.split()[1:], [str(sum(int(line.split()[1]) for line in lines)), "tokens", "all"])
 
     def test_snippets_of_the_documentation(self):
+        server = Server("--http-listen=0", "--chat-template=plain")
+        self.addCleanup(server.stop)
         page = (ROOT / "docs/python-client.md").read_text(encoding="utf-8")
         code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-        done = subprocess.run([sys.executable, "-c", code.replace("127.0.0.1:50051", self.servers[0].target)], text=True,
-                              capture_output=True, check=False)
+        code = code.replace('"127.0.0.1:50051"', f'"{server.target}", http="{server.http}"')
+        done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("sampling.top_p: expected a number in (0, 1], found 1.5\n", done.stdout)
-        with polysketch.Client(self.servers[0].target) as client:
+        with polysketch.Client(server.target) as client:
             self.assertEqual(client.snapshots(), [])
 
 
