@@ -32,6 +32,9 @@ constexpr Flag kFlags[] = {
      "whose answers do not end with a control piece of the vocabulary is used, with a warning; the "
      "model folder's is not. plain: the built-in one for models that know no form of chats. Empty: "
      "that of the model folder."},
+    {"trust-request-chat-template", kSwitch, "", &C::trust_request_chat_template, 0, 0,
+     "accepts chat_template of chat completions, in place of the server's (docs/openai-api.md). A "
+     "template may write control pieces around text of others, and take 512 MiB of work."},
     {"tool-format", kChoice, "auto|hermes|llama3_json|mistral|pythonic|json", &C::tool_format, 0, 0,
      "form in which the model writes calls of tools (docs/openai-api.md). auto: the form that the "
      "chat template declares."},

@@ -439,6 +439,7 @@ ServedModel Serve(const ServerConfig& config, const LoadedModel& loaded) {
           .prefix_cache = loaded.prefix_cache.get(),
           .chat_template = loaded.chat_template.get(),
           .no_chat_template = loaded.no_chat_template,
+          .trusts_request_template = config.trust_request_chat_template,
           .tool_form = FormOfTools(config, loaded),
           .tool_form_named = config.tool_format != "auto",
           .reasoning = MarksOfReasoning(config, loaded),

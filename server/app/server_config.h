@@ -19,6 +19,7 @@ struct ServerConfig {
   std::string tool_format = "auto";
   std::string reasoning_format = "auto";
   bool strict_parameters = false;
+  bool trust_request_chat_template = false;
   std::string generation_config = "auto";
   bool verify = false;
   std::string listen = "127.0.0.1:50051";

@@ -121,8 +121,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const ModelFolder& fold
   return Status(made.status().code(), StrCat(path, ": ", made.status().message()));
 }
 
-Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Make(Source source, const Tokenizer* tokenizer,
-                                                         bool add_bos) {
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(Source source, const Tokenizer* tokenizer,
+                                                          bool add_bos) {
   PS_ASSIGN_OR_RETURN(chat::Block block, chat::ParseTemplate(source.text));
   const auto add = [&](const char* name, int id) {
     const bool named = std::any_of(source.pieces.begin(), source.pieces.end(),
@@ -131,16 +131,43 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Make(Source source, const To
   };
   add("bos_token", tokenizer->bos_id());
   add("eos_token", tokenizer->eos_id());
-  std::unique_ptr<ChatTemplate> made(
+  return std::unique_ptr<ChatTemplate>(
       new ChatTemplate(std::move(source), std::move(block), tokenizer, add_bos));
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Make(Source source, const Tokenizer* tokenizer,
+                                                         bool add_bos) {
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<ChatTemplate> made,
+                      Parse(std::move(source), tokenizer, add_bos));
   made->appends_ = made->CheckAppends();
   made->answer_beginning_ = made->AnswerBeginning();
-  made->takes_tools_ = made->WritesTools();
+  made->takes_tools_ = made->WritesTools(nullptr);
   for (const auto& [name, piece] : made->source_.pieces) {
     const int32_t id = name == "eos_token" ? made->ControlId(piece) : -1;
     if (id >= 0) made->stop_ids_.push_back(id);
   }
   if (made->turn_end_ >= 0) made->stop_ids_.push_back(made->turn_end_);
+  return made;
+}
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::MakeForRequest(std::string text,
+                                                                   const ChatTemplate* of_model,
+                                                                   const Tokenizer* tokenizer,
+                                                                   const ChatOptions& options) {
+  // Of a parsed template, for each byte.
+  constexpr int64_t kParsedBytes = 64;
+  if (text.size() > kMaxRequestTemplateBytes) {
+    return InvalidArgument("expected at most ", kMaxRequestTemplateBytes, " bytes, found ",
+                           text.size());
+  }
+  if (options.hold) PS_RETURN_IF_ERROR(options.hold(kParsedBytes * std::ssize(text)));
+  Source source{std::move(text), {}};
+  if (of_model != nullptr) source.pieces = of_model->source_.pieces;
+  const bool add_bos = of_model != nullptr && of_model->add_bos_;
+  PS_ASSIGN_OR_RETURN(std::unique_ptr<ChatTemplate> made,
+                      Parse(std::move(source), tokenizer, add_bos));
+  made->appends_ = FailedPrecondition("expected the template of the server");
+  made->takes_tools_ = !options.tools.is_null() && made->WritesTools(options.hold);
   return made;
 }
 
@@ -373,9 +400,10 @@ std::string ChatTemplate::AnswerBeginning() const {
   return found ? open->text().substr(closed->size()) : "";
 }
 
-bool ChatTemplate::WritesTools() const {
+bool ChatTemplate::WritesTools(chat::HoldMemory hold) const {
   constexpr char kName[] = "standintool";
   ChatOptions options;
+  options.hold = std::move(hold);
   nlohmann::ordered_json function;
   function["name"] = kName;
   function["description"] = "standindescription";

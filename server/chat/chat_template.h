@@ -43,6 +43,9 @@ struct ChatOptions {
   chat::HoldMemory hold = nullptr;
 };
 
+// Bytes of a template of a request.
+inline constexpr size_t kMaxRequestTemplateBytes = size_t{64} << 10;
+
 // Thread-safe after it is made.
 class ChatTemplate {
  public:
@@ -65,6 +68,13 @@ class ChatTemplate {
                                                     const std::string& file = "");
   static Result<std::unique_ptr<ChatTemplate>> Make(Source source, const Tokenizer* tokenizer,
                                                     bool add_bos);
+
+  // A template of a request, with the pieces and the BOS of `of_model` (null: none), for Encode of `options`. It
+  // continues no response. INVALID_ARGUMENT for one that is too large.
+  static Result<std::unique_ptr<ChatTemplate>> MakeForRequest(std::string text,
+                                                              const ChatTemplate* of_model,
+                                                              const Tokenizer* tokenizer,
+                                                              const ChatOptions& options);
 
   // The template itself.
   const std::string& source() const { return source_.text; }
@@ -108,6 +118,9 @@ class ChatTemplate {
         block_(std::move(block)),
         tokenizer_(tokenizer),
         add_bos_(add_bos) {}
+  // The template, before anything is known of what it writes.
+  static Result<std::unique_ptr<ChatTemplate>> Parse(Source source, const Tokenizer* tokenizer,
+                                                     bool add_bos);
   // The text after the answer of the last message of `before`, which is a stand-in.
   Result<MarkedText> TextAfter(const std::vector<ChatMessage>& before,
                                const std::vector<ChatMessage>& messages,
@@ -122,7 +135,7 @@ class ChatTemplate {
   Status CheckAppends();
   // What the template writes in front of an answer; empty if it writes nothing, or refuses a message.
   std::string AnswerBeginning() const;
-  bool WritesTools() const;
+  bool WritesTools(chat::HoldMemory hold) const;
   int32_t ControlId(const std::string& piece) const;
 
   const Source source_;

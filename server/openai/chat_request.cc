@@ -1,8 +1,12 @@
 #include "server/openai/chat_request.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 
+#include "server/chat/tool_form.h"
+#include "server/convert/status_map.h"
 #include "server/openai/structured_output.h"
 
 namespace polysketch {
@@ -192,6 +196,37 @@ void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const 
   }
 }
 
+namespace {
+
+// A template and the model with it.
+struct WithTemplate {
+  std::unique_ptr<ChatTemplate> chat_template;
+  ServedModel model;
+};
+
+// Of a template that a request has.
+Result<WithTemplate> WithRequestTemplate(const std::string& text, const ServedModel& model,
+                                         const ChatOptions& options) {
+  if (!model.trusts_request_template) {
+    return InvalidArgument(
+        "chat_template: expected none: the template is the server's "
+        "(--trust-request-chat-template accepts that of a request)");
+  }
+  PS_RETURN_IF_ERROR(RequireTokenizer(model.rules, "chat_template"));
+  auto made =
+      ChatTemplate::MakeForRequest(text, model.chat_template, model.rules.tokenizer, options);
+  if (!made.ok()) return Prefixed("chat_template: ", made.status());
+  WithTemplate with = {*std::move(made), model};
+  with.model.chat_template = with.chat_template.get();
+  if (!model.tool_form_named) {
+    const bool takes_tools = with.chat_template->takes_tools();
+    with.model.tool_form = takes_tools ? DetectToolForm(text) : std::nullopt;
+  }
+  return with;
+}
+
+}  // namespace
+
 Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat::HoldMemory hold) {
   CompletionJob job;
   JsonFields fields(body);
@@ -211,6 +246,7 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
     fields.Fail("add_special_tokens", "expected false: the template writes control pieces");
   job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));
   request.set_n(job.options.choices);
+  const std::string template_text = fields.String("chat_template").value_or("");
   ToolUse tools = ReadTools(&fields);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/false, &options);
   const json* messages = fields.Any("messages");
@@ -220,7 +256,13 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
                       ToChatMessages(*messages, "messages", {"text"}, /*tools=*/true));
   // The answer continues this message.
   if (echo && list.back().role == "assistant") job.options.prefix = list.back().content;
-  PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), reasoning, model, &job));
+  std::optional<WithTemplate> with;
+  if (!template_text.empty()) {
+    options.tools = tools.list;
+    PS_ASSIGN_OR_RETURN(with, WithRequestTemplate(template_text, model, options));
+  }
+  PS_RETURN_IF_ERROR(SetChat(list, std::move(options), std::move(tools), reasoning,
+                             with ? with->model : model, &job));
   return job;
 }
 

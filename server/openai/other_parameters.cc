@@ -51,7 +51,6 @@ constexpr OtherParameter kOthers[] = {
     {"media_io_kwargs"},
     {"mm_processor_kwargs"},
     {"spaces_between_special_tokens"},
-    {"chat_template", "the template is the server's (--chat-template)"},
     {"use_beam_search", kNoSampler},
     {"length_penalty", kNoSampler, "1 1.0"},
     {"logits_processors", kNoSampler},
@@ -112,6 +111,7 @@ constexpr OtherParameter kOthers[] = {
     // Where an endpoint does not read them.
     {"best_of", kOfAnother, "1"},
     {"add_special_tokens", kOfAnother, "true"},
+    {"chat_template", kOfAnother},
     {"documents", kOfAnother},
     {"echo", kOfAnother},
     {"input", kOfAnother},

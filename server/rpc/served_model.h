@@ -24,6 +24,7 @@ struct ServedModel {
   const PrefixCache* prefix_cache = nullptr;    // null without a prefix cache
   const ChatTemplate* chat_template = nullptr;  // null without one
   std::string no_chat_template;                 // why there is none
+  bool trusts_request_template = false;         // --trust-request-chat-template
   std::optional<ToolForm> tool_form;  // in which the model calls tools; nullopt: not known
   bool tool_form_named = false;       // by --tool-format
   std::optional<ReasoningMarks>
