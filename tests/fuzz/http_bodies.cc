@@ -29,6 +29,7 @@ const ServedModel& Model() {
   static const ServedModel model = [] {
     ServedModel served;
     served.chat_template = chat_template->get();
+    served.trusts_request_template = true;
     served.rules = {.tokenizer = &tokenizer,
                     .bos_id = FakeTokenizer::kBos,
                     .vocab_size = FakeTokenizer::kVocabulary,
