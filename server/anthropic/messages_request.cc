@@ -319,6 +319,7 @@ Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
   if (const auto stops = fields.Strings("stop_sequences"))
     request.mutable_stop()->Add(stops->begin(), stops->end());
   ReadOutputConfig(&fields, &request);
+  job.options.grammar.output = OutputField(body);
   if (const auto limit = fields.Integer("max_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));
   AcceptCacheControl(&fields);

@@ -235,6 +235,7 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
   ReadStreaming(&fields, &job.options);
   ReadGeneration(&fields, &request);
   ReadResponseFormat(&fields, &request);
+  job.options.grammar.output = OutputField(body);
   ReadLogprobs(&fields, &job.options, &request);
   ReadPromptLogprobs(&fields, &job.options, &request);
   ChatOptions options = ReadChatOptions(&fields);

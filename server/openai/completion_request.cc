@@ -246,6 +246,7 @@ Result<CompletionJob> ToCompletionJob(const json& body, const ServedModel* model
   ReadStreaming(&fields, &job.options);
   ReadGeneration(&fields, &common);
   ReadResponseFormat(&fields, &common);
+  job.options.grammar.output = OutputField(body);
   ReadSession(&fields, &common);
   common.set_max_tokens(16);
   ReadMaxTokens(&fields, {"n_predict", "max_tokens"}, &common);

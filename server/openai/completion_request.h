@@ -14,6 +14,7 @@
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/chat/reasoning.h"
 #include "server/chat/tool_parser.h"
+#include "server/openai/grammar_error.h"
 #include "server/openai/json_fields.h"
 #include "server/rpc/served_model.h"
 
@@ -41,6 +42,7 @@ struct CompletionOptions {
   bool token_ids = false;                  // those of prompt and output are returned
   bool tokens_as_ids = false;              // tokens of log-probabilities are named by their ids
   std::optional<int64_t> truncate_prompt;  // to this number of tokens; -1: to what the model takes
+  GrammarFields grammar;
   // How errors of the RPC name the fields of the request: a message that begins with the first begins
   // with the second instead.
   std::vector<std::pair<std::string_view, std::string_view>> field_names = {

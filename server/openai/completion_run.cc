@@ -286,7 +286,7 @@ void CompletionRun::Fail(const Status& cause) {
   ended_ = true;
   CancelAll();
   if (hooks_.on_failure) hooks_.on_failure();
-  Status status = cause;
+  Status status = cause.WithMessage(NameGrammarField(cause.message(), job_.options.grammar));
   for (const auto& [field, name] : job_.options.field_names) {
     if (cause.message().starts_with(field))
       status = cause.WithMessage(StrCat(name, cause.message().substr(field.size())));

@@ -289,6 +289,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   ReadStreaming(&fields, &options);
   ReadGeneration(&fields, &request);
   ReadResponsesText(&fields, &request);
+  options.grammar.output = OutputField(body);
   RefuseOthers(&fields);
   const bool truncates = ReadTruncation(&fields);
   const std::string instructions = fields.String("instructions").value_or("");

@@ -83,8 +83,8 @@ Result<Tool> ToTool(const ordered_json& object, const std::string& field, const 
     return InvalidArgument(inner, ".strict: expected true or false, found ",
                            JsonTypeName(json(*strict)));
   tool.strict = strict != nullptr && strict->get<bool>();
-  PS_ASSIGN_OR_RETURN(tool.parameters,
-                      ParametersOf(*function, StrCat(inner, ".", names.parameters)));
+  tool.schema_field = StrCat(inner, ".", names.parameters);
+  PS_ASSIGN_OR_RETURN(tool.parameters, ParametersOf(*function, tool.schema_field));
   return tool;
 }
 
@@ -333,7 +333,10 @@ ToolUse ReadTools(JsonFields* fields, bool flat) {
 Status BindTools(const ToolUse& use, const ServedModel& model, CompletionJob* job) {
   if (use.choice == Choice::kNone) return Status();
   PS_ASSIGN_OR_RETURN(job->options.tools, Bind(use, model, &job->common));
-  job->options.field_names.emplace_back("structured_output", "tools");
+  GrammarFields& fields = job->options.grammar;
+  for (const Tool& tool : use.callable) fields.tools.push_back(tool.schema_field);
+  // Of the grammar of all tools.
+  if (fields.output.empty()) fields.output = "tools";
   return Status();
 }
 

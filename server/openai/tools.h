@@ -22,6 +22,7 @@ inline constexpr size_t kMaxToolName = 64;
 struct Tool {
   std::string name;
   nlohmann::ordered_json parameters;  // the JSON Schema of its arguments
+  std::string schema_field;           // of the request: "tools[0].function.parameters"
   bool strict = false;
 };
 

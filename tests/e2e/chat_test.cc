@@ -399,6 +399,12 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   expect(chat, with("response_format", {{"type", "xml"}}), "found \"xml\"", "response_format.type");
   expect(chat, with("top_logprobs", 2), "\"logprobs\": true", "top_logprobs");
   expect(chat, with("temprature", 2), "unknown", "temprature");
+  expect(chat, with("guided_choice", json::array()), "expected 1 to", "guided_choice");
+  expect(chat, with("guided_regex", "("), "expected", "guided_regex");
+  expect(chat,
+         with("response_format",
+              {{"type", "json_schema"}, {"json_schema", {{"schema", {{"type", "objectt"}}}}}}),
+         "/type: expected", "response_format.json_schema.schema");
   json both = with("continue_final_message", true);
   both["add_generation_prompt"] = true;
   expect(chat, both, "\"add_generation_prompt\": false", "continue_final_message");
