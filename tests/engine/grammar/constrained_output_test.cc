@@ -1,5 +1,6 @@
 // Completions with a grammar: the output depends on the request alone, not on drafts, chunks of the
 // prompt, masks that are late, or migrations.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -130,6 +131,54 @@ TEST_F(ConstrainedOutputTest, OptionsDoNotChangeTheOutput) {
   }
   context_.max_step_tokens = 3;
   EXPECT_EQ(Run(plain).tokens, want.tokens);
+}
+
+// The rules of a request hold within what the grammar allows, and never against it.
+TEST_F(ConstrainedOutputTest, RulesYieldToTheGrammar) {
+  int moved = 0;
+  for (const int drafts : {0, 4}) {
+    for (int seed = 0; seed < 20; ++seed) {
+      GenerateRequest request = Request();
+      request.params.draft_tokens = drafts;
+      request.params.sampling.seed = seed;
+      request.params.min_tokens = 30;
+      request.params.sampling.bad_words = {{20}, {21, 23}, {21, 24, 26}};
+      const Collected got = Run(request);
+      ASSERT_EQ(got.finish->reason, FinishReason::kStop);
+      EXPECT_GT(got.tokens.size(), 30u);
+      std::vector<int32_t> output;
+      for (const int32_t token : got.tokens) {
+        EXPECT_TRUE(Rises(output, token)) << output.size();
+        output.push_back(token);
+      }
+      for (const std::vector<int32_t>& word : request.params.sampling.bad_words)
+        EXPECT_EQ(std::search(output.begin(), output.end(), word.begin(), word.end()),
+                  output.end());
+      // Between any two tokens, as if nothing had happened.
+      Collected first = Run(request, 10 + seed);
+      if (first.finish->reason != FinishReason::kMigrated) continue;
+      ++moved;
+      GenerateRequest rest = request;
+      rest.start = first.finish->snapshot;
+      rest.prompt.clear();
+      const Collected last = Run(rest);
+      first.tokens.insert(first.tokens.end(), last.tokens.begin(), last.tokens.end());
+      EXPECT_EQ(first.tokens, got.tokens) << seed;
+    }
+  }
+  EXPECT_GT(moved, 10);
+  // After twenty tokens EOS alone is allowed, and before one token alone, a bad word.
+  grammar_ = std::make_shared<FakeGrammar>(kFakeVocab, kFakeEos,
+                                           [](const std::vector<int32_t>& output, int32_t token) {
+                                             return token == (output.size() < 20 ? 40 : kFakeEos);
+                                           });
+  GenerateRequest forced = Request();
+  forced.params.min_tokens = 30;
+  forced.params.sampling.bad_words = {{40}};
+  forced.params.sampling.allowed_token_ids = {2, 3};
+  const Collected got = Run(forced);
+  EXPECT_EQ(got.finish->reason, FinishReason::kStop);
+  EXPECT_EQ(got.tokens.size(), 21u);
 }
 
 TEST_F(ConstrainedOutputTest, LateMasksHoldNobodyUp) {
