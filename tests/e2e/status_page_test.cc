@@ -259,7 +259,7 @@ TEST(StatusPage, AnAddressThatIsTakenEndsTheStart) {
 
 TEST(StatusPage, AWrongAddressIsNamed) {
   for (const char* address :
-       {"8080", "127.0.0.1:99999", "nowhere.invalid:80", "1.2.3.4:1,1.2.3.4:2"}) {
+       {"80 80", "127.0.0.1:99999", "nowhere.invalid:80", "1.2.3.4:1,1.2.3.4:2"}) {
     Server server({.flags = {"--http-listen", address}}, Server::Wait::kNot);
     EXPECT_NE(server.process().Wait(), 0);
     EXPECT_NE(server.process().StandardError().find("--http-listen"), std::string::npos) << address;
