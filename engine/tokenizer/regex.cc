@@ -133,7 +133,8 @@ class Translator {
   void WordBoundary(bool boundary) {
     const std::string before = StrCat("(?<=[", kWordAlone, "])"),
                       not_before = StrCat("(?<![", kWordAlone, "])");
-    const std::string after = StrCat("(?=[", kWordAlone, "])"), not_after = StrCat("(?![", kWordAlone, "])");
+    const std::string after = StrCat("(?=[", kWordAlone, "])"),
+                      not_after = StrCat("(?![", kWordAlone, "])");
     out_ += boundary ? StrCat("(?:", before, not_after, "|", not_before, after, ")")
                      : StrCat("(?:", before, after, "|", not_before, not_after, ")");
     at_ += 2;
