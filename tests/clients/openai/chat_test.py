@@ -1,6 +1,8 @@
 """OpenAI's own Python client against a model with a chat template: chat completions, responses and their streams."""
 
+import hashlib
 import json
+import tempfile
 import unittest
 
 import openai
@@ -214,6 +216,27 @@ class ChatClient(ServerTest):
             responses.create(**RESPONSE, truncation="some")
         with self.assertRaisesRegex(openai.NotFoundError, "resp_1"):
             responses.delete("resp_1")
+
+
+class Tenants(unittest.TestCase):
+    def test_a_response_belongs_to_the_tenant_of_its_key(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            for name in ("alice", "bob"):
+                sha256 = hashlib.sha256(f"key-of-{name}".encode()).hexdigest()
+                keys.write(json.dumps({"name": name, "sha256": sha256, "tenant": name}) + "\n")
+            keys.flush()
+            server = TemplateServer(TEMPLATE, "--api-keys", keys.name)
+        alice, bob = (
+            openai.OpenAI(base_url=server.url, api_key=f"key-of-{name}", max_retries=0) for name in ("alice", "bob")
+        )
+        with alice, bob:
+            response = alice.responses.create(**RESPONSE)
+            for call in (bob.responses.retrieve, bob.responses.input_items.list, bob.responses.delete):
+                for headers in ({}, {"X-Tenant-Id": "alice"}):
+                    with self.assertRaises(openai.NotFoundError):
+                        call(response.id, extra_headers=headers)
+            self.assertEqual(alice.responses.retrieve(response.id), response)
+        self.assertEqual(server.stop(), 0)
 
 
 class Reasoning(ServerTest):
