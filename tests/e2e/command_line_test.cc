@@ -122,8 +122,9 @@ TEST(Help, TheCommandHelpIsTheOptionHelp) {
   }
   const ProcessResult unknown = RunProgram("polysketch", {"help", "session", "frob"});
   EXPECT_EQ(unknown.exit_status, 2);
-  EXPECT_EQ(unknown.standard_error,
-            "polysketch: help: expected a command of polysketch session, found 'frob'\n");
+  EXPECT_EQ(
+      unknown.standard_error,
+      "polysketch: help: expected a command of polysketch session, found 'frob' (see --help)\n");
 }
 
 // The client's image may be the server's: it knows all variables of the server.
