@@ -369,7 +369,7 @@ TEST(SnapshotFile, TheSizeOfAStateIsThatOfAGoodHeader) {
 }
 
 // A state that is saved as a copy, whose blocks others hold too, has the file of the same state as bytes.
-TEST(SnapshotFileTest, CopiesHaveTheBytesOfTheirValues) {
+TEST(SnapshotFile, CopiesHaveTheBytesOfTheirValues) {
   const auto backend = NewCpuBackend(1).value();
   Random random(4);
   AttentionSpec full;
