@@ -1,6 +1,7 @@
 // Canaries: random requests of several tenants at once, in stored prompts, sessions, forks,
 // snapshots and migrations, with memory for a few of them, cancelled at random. Each must be, bit
 // for bit, what a server without any of that gives to it alone.
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -61,6 +62,8 @@ class CanaryTest : public ::testing::TestWithParam<std::string> {
     options.prefix_cache = cache_.get();
     options.draft_tokens = 3;
     hot_ = std::make_unique<World>(folder_.path() / "model", options);
+    // For a few states.
+    cache_->SetMemory(std::max<size_t>(60000, 3 * hot_->model->StateBytes(60)));
     options.max_sequences = 1;
     options.prefix_cache = nullptr;
     options.draft_tokens = 0;
