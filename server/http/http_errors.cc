@@ -145,14 +145,19 @@ void ReplyError(HttpExchange* exchange, const Status& status) {
 
 bool CheckMethod(HttpExchange* exchange, std::string_view allowed) {
   const std::string& found = exchange->request().method;
-  const bool reads = allowed == "GET";
-  if (found == allowed || (reads && found == "HEAD")) return true;
+  const bool reads = allowed.starts_with("GET");
+  for (std::string_view rest = allowed; !rest.empty();) {
+    const std::string_view one = rest.substr(0, rest.find(','));
+    if (found == one || (one == "GET" && found == "HEAD")) return true;
+    rest.remove_prefix(std::min(rest.size(), one.size() + 2));  // ", "
+  }
   const Status status =
       Status(Code::kUnimplemented, StrCat("the method: expected ", allowed, ", found ", found))
           .WithReason(Reason::kMethodNotAllowed);
   exchange->OnRefused(status);
-  exchange->Reply(HttpStatus(status), kJsonType, BodyFor(exchange->request(), status),
-                  {{"Allow", reads ? "GET, HEAD" : std::string(allowed)}});
+  exchange->Reply(
+      HttpStatus(status), kJsonType, BodyFor(exchange->request(), status),
+      {{"Allow", reads ? StrCat("GET, HEAD", allowed.substr(3)) : std::string(allowed)}});
   return false;
 }
 

@@ -25,8 +25,8 @@ std::string AnthropicErrorBody(const Status& status, std::string_view request_id
 // and 503.
 void ReplyError(HttpExchange* exchange, const Status& status);
 
-// Whether the method of a request is `allowed`: "GET", which HEAD is too, or "POST". Replies with 405
-// otherwise.
+// Whether the method of a request is `allowed`: "GET", which HEAD is too, "POST", or "GET, DELETE". Replies
+// with 405 otherwise.
 bool CheckMethod(HttpExchange* exchange, std::string_view allowed);
 // Replies with 404 to a request for a path that is not served.
 void ReplyNoSuchPath(HttpExchange* exchange);

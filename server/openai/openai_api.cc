@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::string_view kModels = "/v1/models";
 constexpr std::string_view kResponses = "/v1/responses";
+constexpr std::string_view kItems = "/input_items";
 
 // Memory of a message as JSON, and as the text of that, in bytes of the message.
 constexpr int64_t kJsonOfMessage = 12;
@@ -33,22 +34,21 @@ OpenAiApi::OpenAiApi(const Router* router, ServiceContext* service, std::string 
       created_(UnixSeconds()),
       texts_(std::move(texts)) {}
 
-OpenAiApi::Route OpenAiApi::RouteOf(const HttpRequest& request) {
-  const std::string& path = request.path;
+OpenAiApi::Route OpenAiApi::RouteOf(const std::string& path) {
   if (path == kModels || path.starts_with(StrCat(kModels, "/"))) return {"GET", &OpenAiApi::Models};
   if (path == "/tokenizer_info") return {"GET", &OpenAiApi::TokenizerInfo};
   if (path == "/v1/completions") return {"POST", &OpenAiApi::Complete};
   if (path == "/v1/chat/completions") return {"POST", &OpenAiApi::Chat};
   if (path == kResponses) return {"POST", &OpenAiApi::Respond};
   if (path.starts_with(StrCat(kResponses, "/")))
-    return {request.method == "DELETE" ? "DELETE" : "GET", &OpenAiApi::Stored};
+    return {path.ends_with(kItems) ? "GET" : "GET, DELETE", &OpenAiApi::Stored};
   if (path == "/tokenize") return {"POST", &OpenAiApi::Text<ToTokenizeJob>};
   if (path == "/detokenize") return {"POST", &OpenAiApi::Text<ToDetokenizeJob>};
   return {"", nullptr};
 }
 
 bool OpenAiApi::Handle(const Exchange& exchange) {
-  const auto [method, answer] = RouteOf(exchange->request());
+  const auto [method, answer] = RouteOf(exchange->request().path);
   if (answer == nullptr) return false;
   if (Admit(exchange.get(), method)) (this->*answer)(exchange);
   return true;
@@ -133,7 +133,6 @@ void OpenAiApi::Respond(const Exchange& exchange) {
 }
 
 void OpenAiApi::Stored(const Exchange& exchange) {
-  constexpr std::string_view kItems = "/input_items";
   const HttpRequest& request = exchange->request();
   std::string id = request.path.substr(kResponses.size() + 1);
   if (request.method == "DELETE") return DeleteResponse(exchange, id, router(), texts_.get());

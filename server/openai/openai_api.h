@@ -28,7 +28,7 @@ class OpenAiApi : private HttpApi {
     void (OpenAiApi::*answer)(const Exchange& exchange);
   };
   // A null answer for another path.
-  static Route RouteOf(const HttpRequest& request);
+  static Route RouteOf(const std::string& path);
   void Complete(const Exchange& exchange);
   void Chat(const Exchange& exchange);
   void Respond(const Exchange& exchange);

@@ -424,7 +424,7 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
          "expected a JSON Schema, found none", "text.format.schema");
   EXPECT_EQ(Post(responses, {{"input", "x"}, {"previous_response_id", "resp_1"}}).status, 404);
   EXPECT_EQ(Post(responses, {{"input", "x"}, {"previous_response_id", "x"}}).status, 404);
-  EXPECT_EQ(Http(server_->http_address(), "/v1/responses/resp_1").status, 405);
+  EXPECT_EQ(Http(server_->http_address(), "/v1/responses/resp_1").status, 404);
 }
 
 constexpr char kToolTemplate[] =

@@ -457,29 +457,19 @@ TEST_F(OpenAi, PathsAndMethodsHaveOpenAisErrors) {
     }
   }
   const std::pair<const char*, const char*> allowed[] = {
-      {"/v1/completions", "POST"},
-      {"/v1/chat/completions", "POST"},
-      {"/v1/responses", "POST"},
-      {"/v1/models", "GET, HEAD"},
-      {"/tokenize", "POST"},
-      {"/v1/models/demo", "GET, HEAD"},
-      {"/tokenizer_info", "GET, HEAD"},
-      {"/detokenize", "POST"},
-      {"/health", "GET, HEAD"},
-      {"/version", "GET, HEAD"},
-      {"/", "GET, HEAD"},
-      {"/api/complete", "POST"},
-      {"/api/sessions/list", "POST"},
+      {"/v1/completions", "POST"},      {"/v1/chat/completions", "POST"},
+      {"/v1/responses", "POST"},        {"/v1/responses/r", "GET, HEAD, DELETE"},
+      {"/v1/models", "GET, HEAD"},      {"/tokenize", "POST"},
+      {"/v1/models/demo", "GET, HEAD"}, {"/tokenizer_info", "GET, HEAD"},
+      {"/detokenize", "POST"},          {"/health", "GET, HEAD"},
+      {"/version", "GET, HEAD"},        {"/", "GET, HEAD"},
+      {"/api/complete", "POST"},        {"/api/sessions/list", "POST"},
       {"/api/status", "GET, HEAD"},
   };
-  // GET, HEAD and DELETE.
-  EXPECT_EQ(answer("GET", "/v1/responses/r").status, 404);
-  EXPECT_EQ(answer("DELETE", "/v1/responses/r").status, 404);
-  EXPECT_EQ(answer("PUT", "/v1/responses/r").status, 405);
   for (const auto& [path, methods] : allowed) {
     for (const char* method :
          {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FROB"}) {
-      if (std::string(methods).starts_with(method)) continue;
+      if (std::string_view(methods).find(method) != std::string_view::npos) continue;
       const HttpAnswer got = answer(method, path);
       EXPECT_EQ(got.status, 405) << method << path;
       EXPECT_EQ(json::parse(got.body).at("error").at("code"), "METHOD_NOT_ALLOWED");
