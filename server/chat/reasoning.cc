@@ -13,11 +13,11 @@ constexpr ReasoningMarks kMarks[] = {
     {"<seed:think>", "</seed:think>"},           // Seed
 };
 constexpr size_t kMaxHeldSpace = 256;
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kWhiteSpace = " \t\r\n";
 
-bool IsSpace(char c) { return kSpace.find(c) != std::string_view::npos; }
+bool IsSpace(char c) { return kWhiteSpace.find(c) != std::string_view::npos; }
 std::string_view WithoutSpaceAtEnd(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kSpace) + 1);
+  return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ ReasoningReader::Parts ReasoningReader::Take(std::string_view text) {
     switch (state_) {
       case State::kBefore: {
         held_ += c;
-        const size_t begin = std::min(held_.find_first_not_of(kSpace), held_.size());
+        const size_t begin = std::min(held_.find_first_not_of(kWhiteSpace), held_.size());
         const std::string_view mark = std::string_view(held_).substr(begin);
         if (mark == marks_.open) {
           held_.clear();

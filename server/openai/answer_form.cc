@@ -185,7 +185,7 @@ class ChoicesForm : public AnswerForm {
   std::vector<bool> with_ids_;  // by choice: the ids of its prompt were written
 };
 
-class CompletionForm final : public ChoicesForm {
+class TextCompletionForm final : public ChoicesForm {
  public:
   using ChoicesForm::ChoicesForm;
 
@@ -376,7 +376,7 @@ std::string SseEvent(std::string_view type, const std::string& json) {
 
 std::unique_ptr<AnswerForm> NewCompletionForm(const CompletionOptions& options,
                                               AnswerHeader header) {
-  return std::make_unique<CompletionForm>(options, std::move(header));
+  return std::make_unique<TextCompletionForm>(options, std::move(header));
 }
 
 std::unique_ptr<AnswerForm> NewChatForm(const CompletionOptions& options, AnswerHeader header) {
