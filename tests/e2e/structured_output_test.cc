@@ -271,7 +271,7 @@ TEST_F(StructuredOutput, DoorsOfHttp) {
             "response_format.json_schema");
   EXPECT_EQ(error({{"guided_regex", "a"}, {"response_format", format}})["param"],
             "response_format");
-  EXPECT_EQ(error({{"guided_regex", "(a"}})["param"], "structured_output");
+  EXPECT_EQ(error({{"guided_regex", "(a"}})["param"], "guided_regex");
   EXPECT_EQ(error({{"guided_regex", "a"}, {"ignore_eos", true}})["param"], "ignore_eos");
 }
 

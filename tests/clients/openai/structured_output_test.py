@@ -62,7 +62,7 @@ class StructuredOutput(ServerTest):
         form = {"type": "json_schema", "json_schema": {"name": "pair", "schema": schema, "strict": True}}
         answer = self.complete(1, extra_body={"response_format": form}, temperature=0)
         self.assertEqual(list(json.loads(answer.choices[0].text).items()), [("b", 1), ("a", 2)])
-        with self.assertRaisesRegex(openai.BadRequestError, "structured_output"):
+        with self.assertRaisesRegex(openai.BadRequestError, "guided_regex: "):
             self.complete(1, extra_body={"guided_regex": "(a"})
 
 
