@@ -35,8 +35,7 @@ std::string NearestWord(std::string_view word, const std::vector<std::string_vie
   for (const std::string_view other : known) {
     // Short words are near to many.
     const size_t most = other.size() < 3 ? 0 : other.size() < 6 ? 1 : kMaxEdits;
-    const auto [shorter, longer] = std::minmax(word.size(), other.size());
-    if (longer - shorter > most) continue;
+    if (std::max(word.size(), other.size()) > std::min(word.size(), other.size()) + most) continue;
     const size_t edits = Edits(word, other);
     if (edits > most || edits > least || (edits == least && other > nearest)) continue;
     least = edits;
