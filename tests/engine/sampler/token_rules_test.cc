@@ -142,7 +142,7 @@ TEST(TokenRulesTest, OutputsKeepTheRules) {
       one.output.push_back(*token);
     }
   }
-  EXPECT_GT(bound, 5000);
+  EXPECT_GT(bound, 2400);  // a tenth of the tokens of 2,000 trials
 }
 
 }  // namespace
