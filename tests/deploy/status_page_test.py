@@ -52,7 +52,7 @@ class StatusPage(DeployTest):
             answer = self.ask("GET", path)
             self.assertEqual(answer.status, 200, path)
             self.assertIn("default-src 'self'", answer.headers["Content-Security-Policy"])
-        for path in ("/index.html", "/status.j", "/../../etc/passwd", "/metrics", "/api"):
+        for path in ("/index.html", "/status.j", "/../../etc/passwd", "/metric", "/api"):
             self.assertEqual(self.ask("GET", path).status, 404, path)
         self.assertEqual(self.ask("POST", "/").status, 405)
         self.assertEqual(self.ask("GET", "/api/complete").status, 405)

@@ -199,8 +199,10 @@ TEST_F(Anthropic, ErrorsHaveAnthropicsShape) {
            "METHOD_NOT_ALLOWED");
     expect(Post(with("system", std::string(1'000'000, 'x')), path), 413, "request_too_large",
            "the body: expected at most", "BODY_TOO_LARGE");
-    expect(Http(server_->http_address(), path, "{}", {{"Content-Type", "text/plain"}}), 400,
-           invalid, "Content-Type", argument);
+    // As a page of the same origin sends it.
+    expect(Http(server_->http_address(), path, "{}",
+                {{"Content-Type", "text/plain"}, {"Sec-Fetch-Site", "same-origin"}}),
+           400, invalid, "Content-Type", argument);
   }
   expect(Post({}, "/v1/messages/batches"), 404, "not_found_error", "the path", "NO_SUCH_PATH");
   expect(Post(with("thread", {{"type", "create"}})), 400, invalid, "send the whole conversation",
