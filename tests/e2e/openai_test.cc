@@ -204,9 +204,13 @@ TEST_F(OpenAi, AStreamBeginsBeforeItsPromptIsRead) {
   const std::string head = stream.ReadUntil("\r\n\r\n");
   EXPECT_TRUE(head.starts_with("HTTP/1.1 200 OK\r\n")) << head;
   EXPECT_NE(head.find("text/event-stream"), std::string::npos) << head;
-  EXPECT_GT(server_->Metric("polysketch_num_requests_running") +
-                server_->Metric("polysketch_num_requests_waiting"),
-            0);
+  // The engine has the request once its prompt is tokens, and reads them for seconds.
+  const auto reads = [] {
+    return server_->Metric("polysketch_num_requests_running") +
+               server_->Metric("polysketch_num_requests_waiting") >
+           0;
+  };
+  EXPECT_TRUE(WaitUntil(reads));
   // What is refused has a status, in the last of several prompts too.
   json refused = Request(1);
   refused["stream"] = true;
