@@ -43,6 +43,21 @@ double OneStep(LanguageModel* model, SequenceState* state, std::vector<float>* h
   return watch.Seconds();
 }
 
+// Goes on from a saved state, and adds the times of one turn to `times`.
+std::unique_ptr<SequenceState> GoOn(LanguageModel* model,
+                                    const std::shared_ptr<const SavedState>& saved, double save_s,
+                                    std::vector<float>* hidden, Times* times) {
+  const Stopwatch load;
+  std::unique_ptr<SequenceState> state = model->NewState();
+  StateLoader loader(saved, state->parts());
+  while (!loader.done()) {
+    if (!loader.Continue(state.get(), model->pool()).ok()) std::abort();
+  }
+  const double load_s = load.Seconds();
+  times->Add(save_s, load_s, OneStep(model, state.get(), hidden));
+  return state;
+}
+
 // Bytes of blocks of `state` that `saved` does not hold too.
 size_t BytesApart(const SequenceState& state, const SavedState& saved) {
   std::set<const void*> held;
@@ -81,15 +96,7 @@ void Measure(DecoderModel* model, int64_t tokens) {
       while (!saver.done()) saver.Continue(*original, model->pool());
       const std::shared_ptr<const SavedState> saved = saver.Take();
       const double save_s = save.Seconds();
-      const Stopwatch load;
-      const auto state = model->NewState();
-      StateLoader loader(saved, state->parts());
-      while (!loader.done()) {
-        if (!loader.Continue(state.get(), model->pool()).ok()) std::abort();
-      }
-      const double load_s = load.Seconds();
-      const double step_s = OneStep(model, state.get(), &hidden);
-      shared.Add(save_s, load_s, step_s);
+      const auto state = GoOn(model, saved, save_s, &hidden, &shared);
       shared_save = saved->own_bytes();
       shared_load = BytesApart(*state, *saved);
     }
@@ -102,14 +109,7 @@ void Measure(DecoderModel* model, int64_t tokens) {
       parts.RunNext(model->pool(), [&](int part) { original->SavePart(part, saved->bytes); });
     }
     const double save_s = save.Seconds();
-    const Stopwatch load;
-    const auto state = model->NewState();
-    StateLoader loader(saved, state->parts());
-    while (!loader.done()) {
-      if (!loader.Continue(state.get(), model->pool()).ok()) std::abort();
-    }
-    const double load_s = load.Seconds();
-    whole.Add(save_s, load_s, OneStep(model, state.get(), &hidden));
+    const auto state = GoOn(model, saved, save_s, &hidden, &whole);
     whole_save = saved->memory_bytes();
     whole_load = state->bytes();
   }

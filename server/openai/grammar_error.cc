@@ -11,24 +11,6 @@ namespace {
 constexpr std::string_view kOutput = "structured_output", kTag = "/format",
                            kSchema = "/json_schema", kTags = "/tags/";
 
-constexpr const char* kOutputFields[] = {
-    "/response_format/json_schema/schema",
-    "/response_format",
-    "/text/format/schema",
-    "/output_config/format/schema",
-    "/guided_json",
-    "/json_schema",
-    "/guided_regex",
-    "/guided_grammar",
-    "/grammar",
-    "/guided_choice",
-    "/structured_outputs/json",
-    "/structured_outputs/json_object",
-    "/structured_outputs/regex",
-    "/structured_outputs/grammar",
-    "/structured_outputs/choice",
-};
-
 // The field whose schema or pattern stands where `pointer` of a structural tag leads.
 const std::string& FieldAt(std::string_view pointer, const GrammarFields& fields) {
   const size_t tag = pointer.rfind(kTags);
@@ -40,19 +22,6 @@ const std::string& FieldAt(std::string_view pointer, const GrammarFields& fields
 }
 
 }  // namespace
-
-std::string OutputField(const nlohmann::json& body) {
-  for (const char* const field : kOutputFields) {
-    const nlohmann::json::json_pointer at(field);
-    if (!body.contains(at) || body.at(at).is_null()) continue;
-    std::string name(field + 1);
-    for (char& c : name) {
-      if (c == '/') c = '.';
-    }
-    return name;
-  }
-  return "";
-}
 
 std::string NameGrammarField(std::string_view message, const GrammarFields& fields) {
   if (!message.starts_with(kOutput)) return std::string(message);

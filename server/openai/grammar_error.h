@@ -1,7 +1,6 @@
 // Errors of a grammar that the server made of fields of a request name these fields.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,10 +13,6 @@ struct GrammarFields {
   std::vector<std::string>
       tools;  // for each tool that may be called: "tools[0].function.parameters"
 };
-
-// The field of `body` that constrains the output, of those that ParseCompletionBody and the readers of
-// structured_output.h know; empty: none.
-std::string OutputField(const nlohmann::json& body);
 
 // An error message with the field of the request in place of the RPC's structured_output. What a
 // structural tag has around a schema or a pattern, which the client did not write, is left out. Another message is

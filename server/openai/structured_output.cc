@@ -14,22 +14,38 @@ using nlohmann::ordered_json;
 
 using Path = std::vector<std::string>;
 
-// Where a body may have a JSON Schema.
-const std::vector<Path>& SchemaPaths() {
-  static const std::vector<Path> kPaths = {{"response_format", "json_schema", "schema"},
-                                           {"text", "format", "schema"},
-                                           {"output_config", "format", "schema"},
-                                           {"guided_json"},
-                                           {"json_schema"},
-                                           {"structured_outputs", "json"}};
+// A field that constrains the output.
+struct OutputPath {
+  Path path;
+  bool schema = false;  // a JSON Schema
+};
+const std::vector<OutputPath>& OutputPaths() {
+  static const std::vector<OutputPath> kPaths = {
+      {{"response_format", "json_schema", "schema"}, true},
+      {{"response_format"}},
+      {{"text", "format", "schema"}, true},
+      {{"output_config", "format", "schema"}, true},
+      {{"guided_json"}, true},
+      {{"json_schema"}, true},
+      {{"guided_regex"}},
+      {{"guided_grammar"}},
+      {{"grammar"}},
+      {{"guided_choice"}},
+      {{"structured_outputs", "json"}, true},
+      {{"structured_outputs", "json_object"}},
+      {{"structured_outputs", "regex"}},
+      {{"structured_outputs", "grammar"}},
+      {{"structured_outputs", "choice"}},
+  };
   return kPaths;
 }
 
-// The value that `path` leads to; null if there is none.
-json* ValueAt(json* body, const Path& path) {
+// The value that `path` leads to; null if there is none. Json: json, or const json.
+template <typename Json>
+Json* ValueAt(Json* body, const Path& path) {
   for (const std::string& name : path) {
     if (!body->is_object() || !body->contains(name)) return nullptr;
-    body = &(*body)[name];
+    body = &body->at(name);
   }
   return body;
 }
@@ -120,7 +136,8 @@ void ReadFormat(JsonFields* fields, const char* name, const std::string& prefix,
 
 Result<json> ParseCompletionBody(const std::string& text) {
   PS_ASSIGN_OR_RETURN(json body, ParseJsonObject(text));
-  for (const Path& path : SchemaPaths()) {
+  for (const auto& [path, is_schema] : OutputPaths()) {
+    if (!is_schema) continue;
     json* const schema = ValueAt(&body, path);
     if (schema != nullptr && (schema->is_object() || schema->is_boolean()))
       *schema = JsonSlice(text, path).value_or("");
@@ -134,6 +151,17 @@ Result<json> ParseCompletionBody(const std::string& text) {
     *value = json::binary({slice.begin(), slice.end()});
   }
   return body;
+}
+
+std::string OutputField(const json& body) {
+  for (const OutputPath& output : OutputPaths()) {
+    const json* const value = ValueAt(&body, output.path);
+    if (value == nullptr || value->is_null()) continue;
+    std::string name;
+    for (const std::string& part : output.path) name += StrCat(name.empty() ? "" : ".", part);
+    return name;
+  }
+  return "";
 }
 
 void ReadGuided(JsonFields* fields, v1::CompleteRequest* request) {

@@ -15,6 +15,10 @@ namespace polysketch {
 // become binary, which no JSON text is, for the same reason (ReadTemplateVariables, ReadTools).
 Result<nlohmann::json> ParseCompletionBody(const std::string& text);
 
+// The name of the field that constrains the output, "response_format.json_schema.schema"; empty: none. `body`: of
+// ParseCompletionBody.
+std::string OutputField(const nlohmann::json& body);
+
 // Reads guided_json, guided_regex, guided_choice, guided_grammar and structured_outputs.
 void ReadGuided(JsonFields* fields, v1::CompleteRequest* request);
 // Reads the response_format of chat and text completions.

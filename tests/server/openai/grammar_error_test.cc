@@ -1,6 +1,7 @@
 #include "server/openai/grammar_error.h"
 
 #include "gtest/gtest.h"
+#include "server/openai/structured_output.h"
 
 namespace polysketch {
 namespace {
