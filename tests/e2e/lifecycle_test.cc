@@ -85,13 +85,13 @@ TEST_P(EveryKind, DeadlineFreesTheSlot) {
 TEST_P(EveryKind, ADeadlineCountsInTheQueueToo) {
   const Server server({.flags = {"--max-sequences", "1"}});
   Client client(server.address());
-  const auto running = client.StartComplete(EndlessRequest());
+  ReadCompletion running(client.StartComplete(EndlessRequest()));
   ASSERT_TRUE(server.ComesToRun(1));
   const auto waiting = StartEndless(&client, {.timeout = milliseconds(300)});
   EXPECT_EQ(waiting->Finish().code(), Code::kDeadlineExceeded);
   EXPECT_TRUE(WaitUntil([&] { return server.Metric("polysketch_num_requests_waiting") == 0; }));
   EXPECT_EQ(server.Metric("polysketch_num_requests_running"), 1);
-  running->Cancel();
+  running.Cancel();
   ExpectSlotIsFree(server);
 }
 

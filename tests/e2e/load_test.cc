@@ -89,7 +89,7 @@ TEST(Load, ADrawnSeedRepeatsTheResult) {
 TEST(Load, AFullQueueRefusesAndRecovers) {
   const Server server({.flags = {"--max-sequences", "1", "--max-queue", "2"}});
   Client client(server.address());
-  const auto running = client.StartComplete(Greedy("It was", 1 << 20));
+  ReadCompletion running(client.StartComplete(Greedy("It was", 1 << 20)));
   ASSERT_TRUE(server.ComesToRun(1));
   const auto waiting = client.StartComplete(Greedy("It was", 5));
   const auto waiting_too = client.StartComplete(Greedy("It was", 5));
@@ -102,7 +102,7 @@ TEST(Load, AFullQueueRefusesAndRecovers) {
         << refused.status.message();
   }
   EXPECT_EQ(client.ScoreTokens({1, 2}, 2).status.code(), Code::kResourceExhausted);
-  running->Cancel();
+  running.Cancel();
   EXPECT_TRUE(waiting->Finish().ok());
   EXPECT_TRUE(waiting_too->Finish().ok());
   EXPECT_TRUE(client.Complete(Greedy("It was", 5)).status.ok());

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,20 @@ class Stream : public ReadStream<Response> {
 using CompleteStream = ReadStream<v1::CompleteResponse>;
 using ScoreStream = Stream<v1::ScoreRequest, v1::ScoreResponse>;
 using ByteStream = Stream<std::string, std::string>;
+
+// A completion that is read as it comes, on a thread of its own: a sequence whose client does not
+// read is idle after a while and leaves its slot to others. Destroying it cancels it.
+class ReadCompletion {
+ public:
+  explicit ReadCompletion(std::unique_ptr<CompleteStream> stream)
+      : stream_(std::move(stream)), reader_([this] { (void)stream_->Finish(); }) {}
+  ~ReadCompletion() { Cancel(); }
+  void Cancel() { stream_->Cancel(); }
+
+ private:
+  const std::unique_ptr<CompleteStream> stream_;
+  std::jthread reader_;
+};
 
 enum class Health { kServing, kNotServing, kUnknown, kServiceUnknown };
 using HealthStream = ReadStream<Health>;
