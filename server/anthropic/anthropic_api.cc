@@ -42,26 +42,21 @@ bool AnthropicApi::Handle(const Exchange& exchange) {
   return true;
 }
 
-// A template takes time: it never runs on the thread of the HTTP server.
 void AnthropicApi::Message(const Exchange& exchange) const {
-  RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
-    Result<nlohmann::json> body = ParseMessagesBody(exchange->request().body);
-    if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    RunJob(exchange, ToMessagesJob(*body, model(), hold), NewMessagesForm,
-           RefuseMigration(exchange));
+  RunChat(exchange, [exchange, this](const auto& body, const chat::HoldMemory& hold) {
+    return RunJob(exchange, ToMessagesJob(body, model(), hold), NewMessagesForm,
+                  RefuseMigration(exchange));
   });
 }
 
 void AnthropicApi::CountTokens(const Exchange& exchange) const {
-  RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
-    Result<nlohmann::json> body = ParseMessagesBody(exchange->request().body);
-    if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    const Result<CompletionJob> job = ToMessagesJob(*body, model(), hold);
-    if (!job.ok()) return ReplyError(exchange.get(), job.status());
-    if (!CheckModel(exchange.get(), job->options.model)) return;
+  RunChat(exchange, [exchange, this](const auto& body, const chat::HoldMemory& hold) -> Status {
+    PS_ASSIGN_OR_RETURN(const CompletionJob job, ToMessagesJob(body, model(), hold));
+    PS_RETURN_IF_ERROR(CheckModel(job.options.model));
     const nlohmann::ordered_json count = {
-        {"input_tokens", job->common.prompt().tokens().ids_size()}};
+        {"input_tokens", job.common.prompt().tokens().ids_size()}};
     exchange->Reply(200, kJsonType, JsonText(count) + "\n");
+    return Status();
   });
 }
 

@@ -1,53 +1,25 @@
 #include "server/anthropic/messages_request.h"
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "server/http/json_text.h"
 #include "server/openai/chat_request.h"
-#include "server/openai/json_slice.h"
 #include "server/openai/structured_output.h"
 #include "server/openai/tools.h"
 
 namespace polysketch {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
-
-// The members `input` of the blocks of messages that are objects, in their order.
-template <typename Json>
-std::vector<Json*> InputsOf(Json* messages) {
-  std::vector<Json*> inputs;
-  if (!messages->is_array()) return inputs;
-  for (Json& message : *messages) {
-    if (!message.is_object() || !message.contains("content")) continue;
-    Json& content = message["content"];
-    if (!content.is_array()) continue;
-    for (Json& block : content) {
-      if (block.is_object() && block.contains("input") && block["input"].is_object())
-        inputs.push_back(&block["input"]);
-    }
-  }
-  return inputs;
-}
-
-// Fails for an element that is no object.
-Status CheckObject(const json& value, const std::string& field) {
-  if (value.is_object()) return Status();
-  return InvalidArgument(field, ": expected an object, found ", JsonTypeName(value));
-}
+using Json = nlohmann::ordered_json;
 
 // A mark of what to keep: the prefix cache of the server needs none.
 void AcceptCacheControl(JsonFields* fields) { fields->Object("cache_control"); }
 
 std::string BlockText(JsonFields* block) {
-  const auto text = block->String("text");
-  if (!text.has_value()) block->Fail("text", "expected a string, found none");
   block->Any("citations");
-  return text.value_or("");
+  return block->NeededString("text");
 }
 
 // Blocks become lines.
@@ -57,7 +29,7 @@ void AddLine(const std::string& text, std::string* lines) {
 }
 
 // The text of a string or of an array of text blocks.
-Result<std::string> TextOf(const json& content, const std::string& field) {
+Result<std::string> TextOf(const Json& content, const std::string& field) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array())
     return InvalidArgument(field, ": expected a string or an array of text blocks, found ",
@@ -87,24 +59,18 @@ class Conversation {
     AddLine(text, &Last(role)->content);
   }
 
-  Status Add(const json& message, const std::string& field) {
+  Status Add(const Json& message, const std::string& field) {
     PS_RETURN_IF_ERROR(CheckObject(message, field));
     JsonFields fields(message, field + ".");
-    const std::string role = fields.String("role").value_or("");
-    if (role != "user" && role != "assistant" && role != "system")
-      fields.Fail("role", StrCat("expected user, assistant or system, found \"", role, "\""));
-    const json* const content = fields.Any("content");
-    if (content == nullptr)
-      fields.Fail("content", "expected a string or an array of blocks, found none");
+    const std::string role = fields.OneOf("role", {"user", "assistant", "system"});
+    constexpr std::string_view kContent = "a string or an array of blocks";
+    const Json* const content = fields.Needed("content", kContent);
     PS_RETURN_IF_ERROR(fields.Finish());
     if (content->is_string()) {
       AddText(role, content->get_ref<const std::string&>());
       return Status();
     }
-    if (!content->is_array() || content->empty()) {
-      return InvalidArgument(field, ".content: expected a string or an array of blocks, found ",
-                             content->is_array() ? "an empty array" : JsonTypeName(*content));
-    }
+    PS_RETURN_IF_ERROR(CheckList(*content, field + ".content", kContent));
     for (size_t i = 0; i < content->size(); ++i)
       PS_RETURN_IF_ERROR(AddBlock(role, (*content)[i], StrCat(field, ".content[", i, "]")));
     return Status();
@@ -120,7 +86,7 @@ class Conversation {
     return &messages_.back();
   }
 
-  Status AddBlock(const std::string& role, const json& object, const std::string& field) {
+  Status AddBlock(const std::string& role, const Json& object, const std::string& field) {
     PS_RETURN_IF_ERROR(CheckObject(object, field));
     JsonFields block(object, field + ".");
     AcceptCacheControl(&block);
@@ -145,65 +111,45 @@ class Conversation {
   }
 
   void AddCall(JsonFields* block) {
-    const auto id = block->String("id"), name = block->String("name");
-    if (!id.has_value()) block->Fail("id", "expected a string, found none");
-    if (!name.has_value()) block->Fail("name", "expected a string, found none");
-    ordered_json arguments;
-    const json* const input = block->Any("input");
-    if (input != nullptr && input->is_string()) {
-      auto parsed = ToArguments(input->get_ref<const std::string&>());
-      if (parsed.ok()) arguments = *std::move(parsed);
-    } else if (input != nullptr && input->is_object()) {
-      arguments = *input;
-    }
-    if (arguments.is_null())
-      block->Fail("input", StrCat("expected an object, found ",
-                                  input == nullptr ? "none" : JsonTypeName(*input)));
+    const std::string id = block->NeededString("id"), name = block->NeededString("name");
+    const Json* const input = block->Needed("input", "an object");
+    if (input != nullptr && !input->is_string()) (void)block->Object("input");
     block->Ignore({"caller", "toolset_name"});
-    ordered_json call;
-    call["id"] = id.value_or("");
-    call["type"] = "function";
-    call["function"] = {{"name", name.value_or("")}, {"arguments", std::move(arguments)}};
-    Last("assistant")->tool_calls.push_back(std::move(call));
+    Last("assistant")->tool_calls.push_back(ToolCall(id, name, ReadArguments(block, "input")));
   }
 
   Status AddResult(JsonFields* block, const std::string& field) {
-    const auto id = block->String("tool_use_id");
-    if (!id.has_value()) block->Fail("tool_use_id", "expected a string, found none");
+    std::string id = block->NeededString("tool_use_id");
     block->Bool("is_error");  // the content says so
     block->Ignore({"toolset_name"});
     std::string text;
-    if (const json* const content = block->Any("content")) {
+    if (const Json* const content = block->Any("content")) {
       PS_ASSIGN_OR_RETURN(text, TextOf(*content, field + ".content"));
     }
     messages_.push_back(
-        {.role = "tool", .content = std::move(text), .name = "", .tool_call_id = id.value_or("")});
+        {.role = "tool", .content = std::move(text), .name = "", .tool_call_id = std::move(id)});
     return Status();
   }
 
   std::vector<ChatMessage> messages_;
 };
 
-Result<std::vector<ChatMessage>> ToMessages(const json* system, const json& messages) {
+Result<std::vector<ChatMessage>> ToMessages(const Json* system, const Json& messages) {
   Conversation conversation;
   if (system != nullptr) {
     PS_ASSIGN_OR_RETURN(const std::string text, TextOf(*system, "system"));
     if (!text.empty()) conversation.AddText("system", text);
   }
-  if (!messages.is_array() || messages.empty()) {
-    return InvalidArgument("messages: expected an array of messages, found ",
-                           messages.is_array() ? "an empty array" : JsonTypeName(messages));
-  }
+  PS_RETURN_IF_ERROR(CheckList(messages, "messages", "an array of messages"));
   for (size_t i = 0; i < messages.size(); ++i)
     PS_RETURN_IF_ERROR(conversation.Add(messages[i], StrCat("messages[", i, "]")));
   return conversation.Take();
 }
 
 // A tool in the form of chat completions.
-Result<ordered_json> ToFunction(const ordered_json& tool, const std::string& field) {
-  const json object = tool;
-  PS_RETURN_IF_ERROR(CheckObject(object, field));
-  JsonFields fields(object, field + ".");
+Result<Json> ToFunction(const Json& tool, const std::string& field) {
+  PS_RETURN_IF_ERROR(CheckObject(tool, field));
+  JsonFields fields(tool, field + ".");
   const std::string type = fields.String("type").value_or("custom");
   if (type != "custom") {
     fields.Fail("type", StrCat("expected custom, found \"", type,
@@ -215,51 +161,45 @@ Result<ordered_json> ToFunction(const ordered_json& tool, const std::string& fie
   AcceptCacheControl(&fields);
   fields.Ignore({"eager_input_streaming", "input_examples"});
   Refuse(&fields, {"defer_loading"}, "the model gets every tool");
-  const json* const callers = fields.Any("allowed_callers");
-  if (callers != nullptr && *callers != json::array({"direct"}))
+  const Json* const callers = fields.Any("allowed_callers");
+  if (callers != nullptr && *callers != Json::array({"direct"}))
     fields.Fail("allowed_callers", "expected [\"direct\"]: the server runs no programs");
-  ordered_json function;
+  Json function;
   const auto copy = [&](const char* from, const char* to) {
-    if (fields.Any(from) != nullptr) function[to] = tool[from];
+    if (const Json* const value = fields.Any(from)) function[to] = *value;
   };
   copy("name", "name");
   copy("description", "description");
   copy("input_schema", "parameters");
   copy("strict", "strict");
   PS_RETURN_IF_ERROR(fields.Finish());
-  return ordered_json{{"type", "function"}, {"function", std::move(function)}};
+  return Json{{"type", "function"}, {"function", std::move(function)}};
 }
 
-Status ReadList(const json& tools, ToolUse* use) {
-  PS_ASSIGN_OR_RETURN(ordered_json list, ListOfTools(tools));
+Status ReadList(const Json& tools, ToolUse* use) {
+  PS_ASSIGN_OR_RETURN(Json list, ListOfTools(tools));
   for (size_t i = 0; i < list.size(); ++i) {
     PS_ASSIGN_OR_RETURN(list[i], ToFunction(list[i], StrCat("tools[", i, "]")));
   }
   return AddTools(std::move(list), {"", "input_schema"}, use);
 }
 
-Status ReadChoice(const json& object, ToolUse* use) {
+Status ReadChoice(const Json& object, ToolUse* use) {
   JsonFields choice(object, "tool_choice.");
-  const std::string type = choice.String("type").value_or("");
+  const std::string type = choice.OneOf("type", {"auto", "any", "tool", "none"});
   use->parallel = !choice.Bool("disable_parallel_tool_use").value_or(false);
-  const json* const name = choice.Any("name");
+  const Json* const name = choice.Any("name");
   PS_RETURN_IF_ERROR(choice.Finish());
-  if (type == "tool") return ChooseTool(name == nullptr ? json() : *name, "tool_choice.name", use);
-  if (type == "none") {
-    use->choice = ToolUse::Choice::kNone;
-  } else if (type == "any") {
-    use->choice = ToolUse::Choice::kRequired;
-  } else if (type != "auto") {
-    return InvalidArgument("tool_choice.type: expected auto, any, tool or none, found \"", type,
-                           "\"");
-  }
+  if (type == "tool") return ChooseTool(name == nullptr ? Json() : *name, "tool_choice.name", use);
+  if (type == "none") use->choice = ToolUse::Choice::kNone;
+  if (type == "any") use->choice = ToolUse::Choice::kRequired;
   return CheckChoice(use);
 }
 
 ToolUse ReadMessagesTools(JsonFields* fields) {
   ToolUse use;
-  if (const json* const tools = fields->Any("tools")) fields->Merge(ReadList(*tools, &use));
-  if (const json* const choice = fields->Object("tool_choice"))
+  if (const Json* const tools = fields->Any("tools")) fields->Merge(ReadList(*tools, &use));
+  if (const Json* const choice = fields->Object("tool_choice"))
     fields->Merge(ReadChoice(*choice, &use));
   return use;
 }
@@ -270,19 +210,16 @@ ReasoningUse ReadThinking(JsonFields* fields, bool reasons, ChatOptions* options
   ReasoningUse use;
   const auto set = [&](bool thinks) {
     use.include = thinks;
-    ordered_json& variables = options->variables;
-    if (variables.is_null()) variables = ordered_json::object();
+    Json& variables = options->variables;
+    if (variables.is_null()) variables = Json::object();
     if (!variables.contains("enable_thinking")) variables["enable_thinking"] = thinks;
     return use;
   };
-  const json* const object = fields->Object("thinking");
+  const Json* const object = fields->Object("thinking");
   if (object == nullptr) return set(false);
   JsonFields thinking(*object, "thinking.");
-  const std::string type = thinking.String("type").value_or("");
-  constexpr std::string_view kTypes[] = {"disabled", "enabled", "adaptive", "between_tools"};
-  if (std::find(std::begin(kTypes), std::end(kTypes), type) == std::end(kTypes))
-    thinking.Fail("type", StrCat("expected disabled, enabled, adaptive or between_tools, found \"",
-                                 type, "\""));
+  const std::string type =
+      thinking.OneOf("type", {"disabled", "enabled", "adaptive", "between_tools"});
   thinking.Integer("budget_tokens", 0, kMaxInt32);
   thinking.Any("display");
   fields->Merge(thinking.Finish());
@@ -292,21 +229,7 @@ ReasoningUse ReadThinking(JsonFields* fields, bool reasons, ChatOptions* options
 
 }  // namespace
 
-Result<json> ParseMessagesBody(const std::string& text) {
-  PS_ASSIGN_OR_RETURN(json body, ParseCompletionBody(text));
-  if (!body.contains("messages")) return body;
-  const std::vector<json*> inputs = InputsOf(&body["messages"]);
-  if (inputs.empty()) return body;
-  PS_ASSIGN_OR_RETURN(ordered_json ordered,
-                      ParseJson<ordered_json>(JsonSlice(text, {"messages"}).value_or("[]")));
-  const std::vector<ordered_json*> in_order = InputsOf(&ordered);
-  if (in_order.size() != inputs.size())
-    return Internal("messages: two readings of one text differ");
-  for (size_t i = 0; i < inputs.size(); ++i) *inputs[i] = JsonText(*in_order[i]);
-  return body;
-}
-
-Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
+Result<CompletionJob> ToMessagesJob(const Json& body, const ServedModel& model,
                                     chat::HoldMemory hold) {
   CompletionJob job;
   v1::CompleteRequest& request = job.common;
@@ -329,9 +252,8 @@ Result<CompletionJob> ToMessagesJob(const json& body, const ServedModel& model,
   ReadTemplateVariables(&fields, &options);
   const ReasoningUse reasoning = ReadThinking(&fields, model.reasoning.has_value(), &options);
   ToolUse tools = ReadMessagesTools(&fields);
-  const json* const system = fields.Any("system");
-  const json* const messages = fields.Any("messages");
-  if (messages == nullptr) fields.Fail("messages", "expected an array of messages, found none");
+  const Json* const system = fields.Any("system");
+  const Json* const messages = fields.Needed("messages", "an array of messages");
   PS_RETURN_IF_ERROR(fields.Finish());
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list, ToMessages(system, *messages));
   // An answer that has begun is continued.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "base/status.h"
 #include "server/chat/chat_template.h"
@@ -12,12 +11,8 @@
 
 namespace polysketch {
 
-// As ParseCompletionBody. The inputs of tool_use blocks become strings too, which keep the order of their
-// members.
-Result<nlohmann::json> ParseMessagesBody(const std::string& text);
-
-// INVALID_ARGUMENT names the field. `body`: of ParseMessagesBody. `hold`: ChatOptions::hold.
-Result<CompletionJob> ToMessagesJob(const nlohmann::json& body, const ServedModel& model,
+// INVALID_ARGUMENT names the field. `body`: of ParseCompletionBody. `hold`: ChatOptions::hold.
+Result<CompletionJob> ToMessagesJob(const nlohmann::ordered_json& body, const ServedModel& model,
                                     chat::HoldMemory hold = nullptr);
 
 }  // namespace polysketch

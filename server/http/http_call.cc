@@ -26,8 +26,9 @@ std::shared_ptr<HttpCall> HttpCall::Start(const Router& router,
 std::shared_ptr<HttpCall> HttpCall::StartCompletion(ServiceContext* service,
                                                     std::shared_ptr<HttpExchange> exchange,
                                                     v1::CompleteRequest request,
-                                                    Callbacks callbacks) {
+                                                    Callbacks callbacks, bool chat) {
   const std::shared_ptr<HttpCall> call = New(std::move(exchange), "Complete", std::move(callbacks));
+  call->chat_ = chat;
   call->reactor_ = polysketch::StartCompletion(service, call.get(), std::move(request),
                                                [self = call.get()](v1::CompleteResponse response) {
                                                  self->response_ = std::move(response);
@@ -42,11 +43,6 @@ std::shared_ptr<HttpCall> HttpCall::New(std::shared_ptr<HttpExchange> exchange,
   call->pinned_ = call;
   call->set_caller(call->exchange_->request().caller);
   return call;
-}
-
-bool HttpCall::is_chat() const {
-  const std::string& path = exchange_->request().path;
-  return path == "/v1/chat/completions" || path == "/v1/responses" || path == "/v1/messages";
 }
 
 void HttpCall::Receive(const grpc::ByteBuffer& message) {

@@ -42,11 +42,11 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
                                          Callbacks callbacks);
 
   // Starts the RPC Complete, whose request and responses stay messages. The transport has admitted the
-  // caller. `service` outlives the call. Otherwise as Start.
+  // caller. `service` outlives the call. `chat`: CallContext::is_chat. Otherwise as Start.
   static std::shared_ptr<HttpCall> StartCompletion(ServiceContext* service,
                                                    std::shared_ptr<HttpExchange> exchange,
-                                                   v1::CompleteRequest request,
-                                                   Callbacks callbacks);
+                                                   v1::CompleteRequest request, Callbacks callbacks,
+                                                   bool chat = false);
 
   // Both are called on the thread of the HTTP server, when HttpExchange reports so.
   void OnSent();
@@ -56,7 +56,7 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   std::string_view method() const override { return method_; }
   std::string peer() const override { return exchange_->request().peer; }
   bool is_grpc() const override { return false; }
-  bool is_chat() const override;
+  bool is_chat() const override { return chat_; }
   std::vector<std::string_view> Metadata(std::string_view key) const override;
   std::chrono::system_clock::time_point deadline() const override {
     return std::chrono::system_clock::time_point::max();
@@ -87,7 +87,8 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
 
   const std::shared_ptr<HttpExchange> exchange_;
   const std::string method_;
-  Callbacks callbacks_;                           // empty after OnDone
+  Callbacks callbacks_;  // empty after OnDone
+  bool chat_ = false;
   CallReactor* reactor_ = nullptr;                // set in Start
   std::optional<v1::CompleteResponse> response_;  // of the next message; its reactor's until then
   mutable std::mutex mutex_;

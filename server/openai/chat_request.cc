@@ -12,32 +12,27 @@
 namespace polysketch {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // The text of a content: a string, or parts that become lines.
-Result<std::string> ContentText(const json& content, const std::string& field,
+Result<std::string> ContentText(const Json& content, const std::string& field,
                                 std::initializer_list<std::string_view> text_types) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array() || content.empty()) {
-    return InvalidArgument(field, ": expected a string or an array of parts, found ",
-                           content.is_array() ? "an empty array" : JsonTypeName(content));
-  }
+  PS_RETURN_IF_ERROR(CheckList(content, field, "a string or an array of parts"));
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string name = StrCat(field, "[", i, "]");
-    if (!content[i].is_object())
-      return InvalidArgument(name, ": expected an object, found ", JsonTypeName(content[i]));
+    PS_RETURN_IF_ERROR(CheckObject(content[i], name));
     JsonFields part(content[i], name + ".");
     const std::string type = part.String("type").value_or("");
-    const auto value = part.String("text");
+    const std::string value = part.NeededString("text");
     part.Ignore({"annotations", "logprobs", "cache_control"});
     if (std::find(text_types.begin(), text_types.end(), type) == text_types.end()) {
       return InvalidArgument(name, ".type: expected ", *text_types.begin(), ", found \"", type,
                              "\": the model reads text only");
     }
-    if (!value.has_value()) part.Fail("text", "expected a string, found none");
     PS_RETURN_IF_ERROR(part.Finish());
-    text += (i == 0 ? "" : "\n") + *value;
+    text += (i == 0 ? "" : "\n") + value;
   }
   return text;
 }
@@ -63,28 +58,22 @@ ChatOptions ReadChatOptions(JsonFields* fields) {
 
 }  // namespace
 
-Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
+Result<ChatMessage> ToChatMessage(const Json& object, const std::string& field,
                                   std::initializer_list<std::string_view> text_types, bool tools) {
-  if (!object.is_object())
-    return InvalidArgument(field, ": expected an object, found ", JsonTypeName(object));
+  PS_RETURN_IF_ERROR(CheckObject(object, field));
   JsonFields fields(object, field + ".");
   ChatMessage message;
-  message.role = fields.String("role").value_or("");
+  std::vector<std::string_view> roles = {"system", "developer", "user", "assistant"};
+  if (tools) roles.emplace_back("tool");
+  message.role = fields.OneOf("role", roles);
   if (message.role == "developer") message.role = "system";
-  constexpr std::string_view kRoles[] = {"system", "user", "assistant"};
   const bool of_tool = tools && message.role == "tool";
-  if (std::find(std::begin(kRoles), std::end(kRoles), message.role) == std::end(kRoles) &&
-      !of_tool) {
-    fields.Fail("role", StrCat("expected system, developer, user",
-                               tools ? ", assistant or tool" : " or assistant", ", found \"",
-                               message.role, "\""));
-  }
   message.name = fields.String("name").value_or("");
   if (of_tool) message.tool_call_id = fields.String("tool_call_id").value_or("");
-  const json* const calls =
+  const Json* const calls =
       tools && message.role == "assistant" ? fields.Any("tool_calls") : nullptr;
   if (calls != nullptr) {
-    Result<nlohmann::ordered_json> list = ToToolCalls(*calls, field + ".tool_calls");
+    Result<Json> list = ToToolCalls(*calls, field + ".tool_calls");
     fields.Merge(list.status());
     if (list.ok()) message.tool_calls = *std::move(list);
   } else {
@@ -99,7 +88,7 @@ Result<ChatMessage> ToChatMessage(const json& object, const std::string& field,
     Refuse(&fields, {"tool_call_id"}, "messages of tools in chat completions answer calls");
   Refuse(&fields, {"function_call", "audio"}, "the server reads text and tool_calls only");
   fields.Ignore({"refusal", "annotations", "type", "id", "status", "phase", "cache_control"});
-  if (const json* content = fields.Any("content")) {
+  if (const Json* content = fields.Any("content")) {
     Result<std::string> text = ContentText(*content, field + ".content", text_types);
     fields.Merge(text.status());
     if (text.ok()) message.content = *std::move(text);
@@ -116,13 +105,10 @@ Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model) {
                             model.no_chat_template);
 }
 
-Result<std::vector<ChatMessage>> ToChatMessages(const json& messages, const std::string& field,
+Result<std::vector<ChatMessage>> ToChatMessages(const Json& messages, const std::string& field,
                                                 std::initializer_list<std::string_view> text_types,
                                                 bool tools) {
-  if (!messages.is_array() || messages.empty()) {
-    return InvalidArgument(field, ": expected an array of messages, found ",
-                           messages.is_array() ? "an empty array" : JsonTypeName(messages));
-  }
+  PS_RETURN_IF_ERROR(CheckList(messages, field, "an array of messages"));
   std::vector<ChatMessage> list;
   for (size_t i = 0; i < messages.size(); ++i) {
     PS_ASSIGN_OR_RETURN(ChatMessage message,
@@ -133,27 +119,20 @@ Result<std::vector<ChatMessage>> ToChatMessages(const json& messages, const std:
 }
 
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options) {
-  const json* const written = fields->Any("chat_template_kwargs");
-  if (written != nullptr && written->is_binary()) {
-    const auto& bytes = written->get_binary();
-    auto variables = ParseJson<nlohmann::ordered_json>(
-        {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    fields->Merge(variables.status());
-    if (variables.ok()) options->variables = *std::move(variables);
-  } else if (const json* variables = fields->Object("chat_template_kwargs")) {
+  if (const Json* variables = fields->Object("chat_template_kwargs"))
     options->variables = *variables;
-  }
-  if (const json* const documents = fields->Any("documents")) {
+  if (const Json* const documents = fields->Any("documents")) {
     if (!documents->is_array())
       return fields->Fail("documents",
                           StrCat("expected an array, found ", JsonTypeName(*documents)));
-    if (options->variables.is_null()) options->variables = nlohmann::ordered_json::object();
+    if (options->variables.is_null()) options->variables = Json::object();
     options->variables["documents"] = *documents;
   }
 }
 
-void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request) {
-  request->mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
+void SetChatPrompt(const std::vector<int32_t>& ids, CompletionJob* job) {
+  job->options.chat = true;
+  job->common.mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
 }
 
 Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptions& options,
@@ -165,7 +144,7 @@ Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptio
   std::vector<int64_t> beginnings;
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       chat_template->Encode(messages, options, &beginnings));
-  SetChatPrompt(ids, request);
+  SetChatPrompt(ids, job);
   if (model.prefix_cache == nullptr || request->cache().points_size() > 0) return Status();
   for (const int64_t tokens : beginnings) {
     if (tokens < model.prefix_cache->options().min_tokens) continue;
@@ -189,7 +168,7 @@ Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, To
 
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why) {
   for (const char* name : names) {
-    const json* value = fields->Any(name);
+    const Json* value = fields->Any(name);
     const bool empty =
         value == nullptr || *value == false || (value->is_structured() && value->empty());
     if (!empty) fields->Fail(name, StrCat("expected none: ", why));
@@ -227,7 +206,7 @@ Result<WithTemplate> WithRequestTemplate(const std::string& text, const ServedMo
 
 }  // namespace
 
-Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat::HoldMemory hold) {
+Result<CompletionJob> ToChatJob(const Json& body, const ServedModel& model, chat::HoldMemory hold) {
   CompletionJob job;
   JsonFields fields(body);
   v1::CompleteRequest& request = job.common;
@@ -250,8 +229,7 @@ Result<CompletionJob> ToChatJob(const json& body, const ServedModel& model, chat
   const std::string template_text = fields.String("chat_template").value_or("");
   ToolUse tools = ReadTools(&fields);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/false, &options);
-  const json* messages = fields.Any("messages");
-  if (messages == nullptr) fields.Fail("messages", "expected an array of messages, found none");
+  const Json* const messages = fields.Needed("messages", "an array of messages");
   PS_RETURN_IF_ERROR(fields.Finish());
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list,
                       ToChatMessages(*messages, "messages", {"text"}, /*tools=*/true));

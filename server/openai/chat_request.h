@@ -23,19 +23,20 @@ Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model);
 // Messages of the API: objects with role and content, a string or an array of parts of the types
 // `text_types`. The role developer becomes system. `tools`: messages may have calls, and be results of tools.
 // INVALID_ARGUMENT names the field after `field`.
-Result<std::vector<ChatMessage>> ToChatMessages(const nlohmann::json& messages,
+Result<std::vector<ChatMessage>> ToChatMessages(const nlohmann::ordered_json& messages,
                                                 const std::string& field,
                                                 std::initializer_list<std::string_view> text_types,
                                                 bool tools = false);
 
 // The same of one message.
-Result<ChatMessage> ToChatMessage(const nlohmann::json& object, const std::string& field,
+Result<ChatMessage> ToChatMessage(const nlohmann::ordered_json& object, const std::string& field,
                                   std::initializer_list<std::string_view> text_types,
                                   bool tools = false);
 
 // Reads chat_template_kwargs into ChatOptions::variables.
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options);
-void SetChatPrompt(const std::vector<int32_t>& ids, v1::CompleteRequest* request);
+// Sets the prompt of a chat.
+void SetChatPrompt(const std::vector<int32_t>& ids, CompletionJob* job);
 // The same of a whole conversation. The prefix cache stores the states where other conversations may go on
 // in another way, unless the request names others.
 Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptions& options,
@@ -49,7 +50,7 @@ Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, To
 void Refuse(JsonFields* fields, std::initializer_list<const char*> names, const std::string& why);
 
 // INVALID_ARGUMENT names the field. `hold`: ChatOptions::hold.
-Result<CompletionJob> ToChatJob(const nlohmann::json& body, const ServedModel& model,
+Result<CompletionJob> ToChatJob(const nlohmann::ordered_json& body, const ServedModel& model,
                                 chat::HoldMemory hold = nullptr);
 
 }  // namespace polysketch

@@ -12,12 +12,12 @@
 namespace polysketch {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
 void ReadLogitBias(JsonFields* fields, v1::Sampling* sampling) {
-  const json* biases = fields->Object("logit_bias");
+  const Json* biases = fields->Object("logit_bias");
   if (biases == nullptr) return;
   for (const auto& [key, value] : biases->items()) {
     int32_t id = 0;
@@ -65,7 +65,7 @@ void ReadCache(JsonFields* fields, v1::CompleteRequest* request) {
     request->mutable_cache()->set_salt(*salt);
     if (salt->empty()) fields->Fail("cache_salt", "expected at least one byte, found none");
   }
-  const json* object = fields->Object("cache");
+  const Json* object = fields->Object("cache");
   if (object == nullptr) return;
   JsonFields cache(*object, "cache.");
   if (const auto read = cache.Bool("read")) request->mutable_cache()->set_read(*read);
@@ -78,12 +78,12 @@ void ReadCache(JsonFields* fields, v1::CompleteRequest* request) {
 // Adds the prompts: a string, an array of strings, of ids, or of arrays of ids.
 void AddPrompts(JsonFields* fields, std::vector<v1::Prompt>* prompts) {
   const auto add = [&] { return &prompts->emplace_back(); };
-  const auto add_ids = [&](const json& array, const std::string& name) {
+  const auto add_ids = [&](const Json& array, const std::string& name) {
     Result<std::vector<int32_t>> ids = ToIntegers(array, name);
     fields->Merge(ids.status());
     if (ids.ok()) add()->mutable_tokens()->mutable_ids()->Add(ids->begin(), ids->end());
   };
-  const json* prompt = fields->Any("prompt");
+  const Json* prompt = fields->Any("prompt");
   if (prompt == nullptr) return;  // valid for a session
   if (prompt->is_string()) {
     add()->set_text(prompt->get<std::string>());
@@ -95,7 +95,7 @@ void AddPrompts(JsonFields* fields, std::vector<v1::Prompt>* prompts) {
           "prompt", StrCat("expected at most ", kMaxPrompts, " prompts, found ", prompt->size()));
     }
     for (size_t i = 0; i < prompt->size(); ++i) {
-      const json& element = (*prompt)[i];
+      const Json& element = (*prompt)[i];
       if (element.is_string()) {
         add()->set_text(element.get<std::string>());
       } else {
@@ -215,7 +215,7 @@ void ReadStreaming(JsonFields* fields, CompletionOptions* options) {
   if (!options->request_id.empty() && !IsRequestId(options->request_id))
     fields->Fail("request_id", "expected an id as x-request-id may be, found another text");
   options->stream = fields->Bool("stream").value_or(false);
-  const json* object = fields->Object("stream_options");
+  const Json* object = fields->Object("stream_options");
   if (object == nullptr) return;
   if (!options->stream)
     return fields->Fail("stream_options", "expected \"stream\": true beside it");
@@ -238,7 +238,7 @@ int64_t CompletionJob::MemoryBytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-Result<CompletionJob> ToCompletionJob(const json& body, const ServedModel* model) {
+Result<CompletionJob> ToCompletionJob(const Json& body, const ServedModel* model) {
   CompletionJob job;
   JsonFields fields(body);
   v1::CompleteRequest& common = job.common;

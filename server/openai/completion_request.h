@@ -23,6 +23,7 @@ namespace polysketch {
 // What the response needs to know of a request.
 struct CompletionOptions {
   std::string model;              // as the client named it; empty: not named
+  bool chat = false;              // the prompt is a conversation
   bool stream = false;            // server-sent events
   bool include_usage = false;     // a last event with the usage
   bool continuous_usage = false;  // beside it, the usage so far in each event
@@ -68,7 +69,7 @@ inline constexpr size_t kMaxPrompts = 256;
 
 // INVALID_ARGUMENT names the field. `model`: makes token ids of texts where the request needs them; null: it
 // does not.
-Result<CompletionJob> ToCompletionJob(const nlohmann::json& body,
+Result<CompletionJob> ToCompletionJob(const nlohmann::ordered_json& body,
                                       const ServedModel* model = nullptr);
 
 // The context limit of the model; without one, what a prompt may have.

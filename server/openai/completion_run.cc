@@ -40,12 +40,12 @@ int64_t UnixSeconds() {
 }
 
 CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJob job,
-                             std::unique_ptr<AnswerForm> form, const Tokenizer* tokenizer,
-                             Hooks hooks)
+                             std::unique_ptr<AnswerForm> form, ServiceContext* service, Hooks hooks)
     : exchange_(std::move(exchange)),
       job_(std::move(job)),
       form_(std::move(form)),
-      tokenizer_(tokenizer),
+      service_(service),
+      tokenizer_(service->model.load()->rules.tokenizer),
       hooks_(std::move(hooks)),
       job_memory_(exchange_->NewMemory(RequestPhase::kRequest)),
       reply_memory_(exchange_->NewMemory(RequestPhase::kReply)),
@@ -63,7 +63,7 @@ CompletionRun::CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJ
   if (held_.ok()) held_ = HoldReply(repeated);
 }
 
-void CompletionRun::Start(ServiceContext* service) {
+void CompletionRun::Start() {
   if (!held_.ok()) {
     std::lock_guard lock(mutex_);
     return Fail(held_);
@@ -104,8 +104,8 @@ void CompletionRun::Start(ServiceContext* service) {
       decoders_[prompt] = TextDecoder(tokenizer_, request);
       if (hidden) request.set_echo(true);
     }
-    calls_.push_back(
-        HttpCall::StartCompletion(service, exchange_, std::move(request), std::move(callbacks)));
+    calls_.push_back(HttpCall::StartCompletion(service_, exchange_, std::move(request),
+                                               std::move(callbacks), job_.options.chat));
   }
   job_.common = {};
   std::vector<v1::Prompt>().swap(job_.prompts);

@@ -28,12 +28,12 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
     std::function<void()> on_failure;
   };
 
-  // `tokenizer` may be null.
+  // `service`, which has a model, outlives the calls.
   CompletionRun(std::shared_ptr<HttpExchange> exchange, CompletionJob job,
-                std::unique_ptr<AnswerForm> form, const Tokenizer* tokenizer, Hooks hooks = {});
+                std::unique_ptr<AnswerForm> form, ServiceContext* service, Hooks hooks = {});
 
-  // Starts the calls. Called once, on the thread of the HTTP server. `service` outlives them.
-  void Start(ServiceContext* service);
+  // Starts the calls. Called once, on the thread of the HTTP server.
+  void Start();
 
  private:
   void OnResponse(size_t prompt, const v1::CompleteResponse& response);
@@ -61,7 +61,8 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   const std::shared_ptr<HttpExchange> exchange_;
   CompletionJob job_;                       // without the requests, once their calls have started
   const std::unique_ptr<AnswerForm> form_;  // guarded by mutex_
-  const Tokenizer* const tokenizer_;
+  ServiceContext* const service_;
+  const Tokenizer* const tokenizer_;                         // may be null
   std::vector<std::optional<IncrementalDecoder>> decoders_;  // by prompt, with logprobs
   const Hooks hooks_;
   std::vector<std::shared_ptr<HttpCall>> calls_;  // used on the thread of the HTTP server

@@ -6,6 +6,7 @@
 #include "base/logging.h"
 #include "server/http/http_errors.h"
 #include "server/net/peer.h"
+#include "server/openai/structured_output.h"
 
 namespace polysketch {
 namespace {
@@ -14,14 +15,17 @@ namespace {
 // whose arrays take as much.
 constexpr int64_t kValuesOfBody = 2;
 
-// Runs `work`. An exception of a library ends the request, not the process.
-void RunOrReply(HttpExchange* exchange, const std::function<void()>& work) {
+// Runs `work`, or replies with its error. An exception of a library ends the request, not the process.
+template <typename W, typename... Args>
+void RunOrReply(HttpExchange* exchange, const W& work, const Args&... args) {
+  Status status;
   try {
-    work();
+    status = work(args...);
   } catch (const nlohmann::json::exception& error) {
     LogError("request_failed", {{"path", exchange->request().path}, {"error", error.what()}});
-    ReplyError(exchange, Status(Code::kInternal, "the server failed to read the request"));
+    status = Status(Code::kInternal, "the server failed to read the request");
   }
+  if (!status.ok()) ReplyError(exchange, status);
 }
 
 }  // namespace
@@ -37,52 +41,56 @@ bool HttpApi::Admit(HttpExchange* exchange, std::string_view method) const {
   return status.ok();
 }
 
-void HttpApi::Run(const Exchange& exchange, const std::function<void()>& work) const {
-  if (exchange->request().body.size() <= kInlineRequestBytes)
-    return RunOrReply(exchange.get(), work);
-  RunInPool(exchange, 0, [work](const chat::HoldMemory&) { work(); });
+void HttpApi::Run(const Exchange& exchange, const Work& work) const {
+  if (exchange->request().body.size() > kInlineRequestBytes) return RunInPool(exchange, 0, work);
+  RunOrReply(exchange.get(), work, nullptr);
 }
 
-void HttpApi::RunInPool(const Exchange& exchange, int64_t per_byte,
-                        const std::function<void(const chat::HoldMemory& hold)>& work) const {
-  const auto held_work = [exchange, per_byte, work] {
+void HttpApi::RunInPool(const Exchange& exchange, int64_t per_byte, const Work& work) const {
+  const auto held_work = [exchange, per_byte, work]() -> Status {
     HeldMemory parsed = exchange->NewMemory(RequestPhase::kRequest);
     const std::string& body = exchange->request().body;
-    const Status held =
-        parsed.Hold(kValuesOfBody * ParsedJsonBytes(body) + per_byte * std::ssize(body));
-    if (!held.ok()) return ReplyError(exchange.get(), held);
-    RunOrReply(exchange.get(),
-               [&] { work([&parsed](int64_t bytes) { return parsed.Hold(bytes); }); });
+    PS_RETURN_IF_ERROR(
+        parsed.Hold(kValuesOfBody * ParsedJsonBytes(body) + per_byte * std::ssize(body)));
+    return work([&parsed](int64_t bytes) { return parsed.Hold(bytes); });
   };
   const HttpRequest& request = exchange->request();
   TokenizerPool* const pool = service_->tokenizers;
-  const TokenizerPool::Ticket ticket =
-      pool->Post(OfConnection(request.principal, request.peer),
-                 static_cast<int64_t>(request.body.size()), held_work);
+  const TokenizerPool::Ticket ticket = pool->Post(
+      OfConnection(request.principal, request.peer), static_cast<int64_t>(request.body.size()),
+      [exchange, held_work] { RunOrReply(exchange.get(), held_work); });
   exchange->SetCallbacks([] {}, [pool, ticket] { pool->Drop(ticket); });
 }
 
-void HttpApi::RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form,
-                     CompletionRun::Hooks hooks) const {
-  if (!job.ok()) return ReplyError(exchange.get(), job.status());
-  if (!CheckModel(exchange.get(), job->options.model)) return;
+HttpApi::Work HttpApi::WithBody(const Exchange& exchange, const BodyWork& work) {
+  return [exchange, work](const chat::HoldMemory& hold) -> Status {
+    PS_ASSIGN_OR_RETURN(const nlohmann::ordered_json body,
+                        ParseCompletionBody(exchange->request().body));
+    return work(body, hold);
+  };
+}
+
+Status HttpApi::RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form,
+                       CompletionRun::Hooks hooks) const {
+  PS_RETURN_IF_ERROR(job.status());
+  PS_RETURN_IF_ERROR(CheckModel(job->options.model));
   AnswerHeader header = HeaderOf(*exchange);
   if (!job->options.request_id.empty()) header.request_id = job->options.request_id;
   std::unique_ptr<AnswerForm> form = make_form(job->options, std::move(header));
   const auto run = std::make_shared<CompletionRun>(exchange, *std::move(job), std::move(form),
-                                                   model().rules.tokenizer, std::move(hooks));
-  exchange->Post([run, this] { run->Start(service_); });
+                                                   service_, std::move(hooks));
+  exchange->Post([run] { run->Start(); });
+  return Status();
 }
 
 std::string HttpApi::ModelName() const {
   return model_name_.empty() ? model().description.name() : model_name_;
 }
 
-bool HttpApi::CheckModel(HttpExchange* exchange, const std::string& model) const {
+Status HttpApi::CheckModel(const std::string& model) const {
   const std::string served = ModelName();
-  if (model.empty() || model == served) return true;
-  ReplyError(exchange, NotFound("model: expected \"", served, "\", found \"", model, "\""));
-  return false;
+  if (model.empty() || model == served) return Status();
+  return NotFound("model: expected \"", served, "\", found \"", model, "\"");
 }
 
 AnswerHeader HttpApi::HeaderOf(const HttpExchange& exchange) const {

@@ -21,6 +21,10 @@ class HttpApi {
   using Exchange = std::shared_ptr<HttpExchange>;
   // Makes the form of the answer to a job.
   using FormMaker = std::unique_ptr<AnswerForm> (*)(const CompletionOptions&, AnswerHeader);
+  // Each returns the error to reply with. `hold` holds more memory until it returns.
+  using Work = std::function<Status(const chat::HoldMemory& hold)>;
+  using BodyWork =
+      std::function<Status(const nlohmann::ordered_json& body, const chat::HoldMemory& hold)>;
 
   // Bytes for each byte of a chat: its messages and the text of the prompt, beside what the template
   // makes, and ids, of which each byte may have one.
@@ -34,20 +38,26 @@ class HttpApi {
   // Whether a request may run: `method` is its own, a POST has JSON, and the server has a model and
   // does not drain. Replies with the error otherwise.
   bool Admit(HttpExchange* exchange, std::string_view method) const;
-  // Runs `work`, in the tokenizer pool for a large body. Holds the memory of the body as JSON and of
-  // messages while it runs, and `per_byte` more for each byte of the body.
-  void Run(const Exchange& exchange, const std::function<void()>& work) const;
-  // Runs `work` in the tokenizer pool, unless the client leaves before it starts.
-  // `work` gets a function that holds more until it returns.
-  void RunInPool(const Exchange& exchange, int64_t per_byte,
-                 const std::function<void(const chat::HoldMemory& hold)>& work) const;
-  // Starts the calls of a request, or replies with its error.
-  void RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form,
-              CompletionRun::Hooks hooks = {}) const;
+  // Runs `work` in the tokenizer pool, unless the client leaves before it starts. Holds the memory of the body as
+  // JSON and of messages while it runs, and `per_byte` more for each byte of the body.
+  void RunInPool(const Exchange& exchange, int64_t per_byte, const Work& work) const;
+  // The same, but at once for a small body.
+  void Run(const Exchange& exchange, const Work& work) const;
+  // The same with the body as ParseCompletionBody reads it. A template takes time: a body with a chat never runs on the
+  // thread of the HTTP server.
+  void RunBody(const Exchange& exchange, const BodyWork& work) const {
+    Run(exchange, WithBody(exchange, work));
+  }
+  void RunChat(const Exchange& exchange, const BodyWork& work) const {
+    RunInPool(exchange, kChatPerByte, WithBody(exchange, work));
+  }
+  // Starts the calls of a request.
+  Status RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form,
+                CompletionRun::Hooks hooks = {}) const;
 
   std::string ModelName() const;
-  // Whether a request names the model that is served, or none; replies with 404 otherwise.
-  bool CheckModel(HttpExchange* exchange, const std::string& model) const;
+  // NOT_FOUND unless a request names the model that is served, or none.
+  Status CheckModel(const std::string& model) const;
   AnswerHeader HeaderOf(const HttpExchange& exchange) const;
   // After Admit.
   const ServedModel& model() const { return *service_->model.load(); }
@@ -55,6 +65,8 @@ class HttpApi {
   ServiceContext* service() const { return service_; }
 
  private:
+  static Work WithBody(const Exchange& exchange, const BodyWork& work);
+
   const Router* const router_;
   ServiceContext* const service_;
   const std::string model_name_;

@@ -1,49 +1,64 @@
 #include "server/openai/json_fields.h"
 
-#include <iterator>
+#include <algorithm>
 #include <limits>
 #include <unordered_set>
 
 #include "server/openai/other_parameters.h"
 
 namespace polysketch {
+namespace {
 
-Result<nlohmann::json> ParseJsonObject(const std::string& text) {
-  Result<nlohmann::json> json = ParseJson(text);
+using Json = nlohmann::ordered_json;
+
+}  // namespace
+
+Result<Json> ParseJsonObject(const std::string& text) {
+  Result<Json> json = ParseJson<Json>(text);
   if (!json.ok()) return InvalidArgument("the body: ", json.status().message());
   if (json->is_object()) return json;
   return InvalidArgument("the body: expected a JSON object, found ", JsonTypeName(*json));
 }
 
-std::string_view JsonTypeName(const nlohmann::json& value) {
+std::string_view JsonTypeName(const Json& value) {
   switch (value.type()) {
-    case nlohmann::json::value_t::null:
+    case Json::value_t::null:
       return "null";
-    case nlohmann::json::value_t::object:
+    case Json::value_t::object:
       return "an object";
-    case nlohmann::json::value_t::array:
+    case Json::value_t::array:
       return "an array";
-    case nlohmann::json::value_t::string:
+    case Json::value_t::string:
       return "a string";
-    case nlohmann::json::value_t::boolean:
+    case Json::value_t::boolean:
       return "a boolean";
-    case nlohmann::json::value_t::number_float:
+    case Json::value_t::number_float:
       return "a number with a fraction";
     default:
       return "an integer";
   }
 }
 
-const nlohmann::json* JsonFields::Any(const char* name) {
+Status CheckObject(const Json& value, const std::string& name) {
+  if (value.is_object()) return Status();
+  return InvalidArgument(name, ": expected an object, found ", JsonTypeName(value));
+}
+
+Status CheckList(const Json& value, const std::string& name, std::string_view expected) {
+  if (value.is_array() && !value.empty()) return Status();
+  return InvalidArgument(name, ": expected ", expected, ", found ",
+                         value.is_array() ? "an empty array" : JsonTypeName(value));
+}
+
+const Json* JsonFields::Any(const char* name) {
   known_.insert(name);
   const auto found = object_.find(name);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
 template <typename T>
-std::optional<T> JsonFields::Get(const char* name, bool (nlohmann::json::*is)() const,
-                                 const char* expected) {
-  const nlohmann::json* value = Any(name);
+std::optional<T> JsonFields::Get(const char* name, bool (Json::*is)() const, const char* expected) {
+  const Json* value = Any(name);
   if (value == nullptr) return std::nullopt;
   if ((value->*is)()) return value->get<T>();
   Fail(name, StrCat("expected ", expected, ", found ", JsonTypeName(*value)));
@@ -51,11 +66,11 @@ std::optional<T> JsonFields::Get(const char* name, bool (nlohmann::json::*is)() 
 }
 
 std::optional<bool> JsonFields::Bool(const char* name) {
-  return Get<bool>(name, &nlohmann::json::is_boolean, "true or false");
+  return Get<bool>(name, &Json::is_boolean, "true or false");
 }
 
 std::optional<int64_t> JsonFields::Integer(const char* name, int64_t min, int64_t max) {
-  const nlohmann::json* value = Any(name);
+  const Json* value = Any(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_integer()) {
     Fail(name, StrCat("expected an integer, found ", JsonTypeName(*value)));
@@ -70,15 +85,37 @@ std::optional<int64_t> JsonFields::Integer(const char* name, int64_t min, int64_
 }
 
 std::optional<float> JsonFields::Number(const char* name) {
-  return Get<float>(name, &nlohmann::json::is_number, "a number");
+  return Get<float>(name, &Json::is_number, "a number");
 }
 
 std::optional<std::string> JsonFields::String(const char* name) {
-  return Get<std::string>(name, &nlohmann::json::is_string, "a string");
+  return Get<std::string>(name, &Json::is_string, "a string");
+}
+
+std::string JsonFields::NeededString(const char* name) {
+  (void)Needed(name, "a string");
+  return String(name).value_or("");
+}
+
+const Json* JsonFields::Needed(const char* name, std::string_view expected) {
+  const Json* const value = Any(name);
+  if (value == nullptr) Fail(name, StrCat("expected ", expected, ", found none"));
+  return value;
+}
+
+std::string JsonFields::OneOf(const char* name, const std::vector<std::string_view>& values,
+                              std::string_view absent) {
+  std::string found = String(name).value_or(std::string(absent));
+  if (std::ranges::find(values, found) != values.end()) return found;
+  std::string list;
+  for (size_t i = 0; i < values.size(); ++i)
+    list += StrCat(i == 0 ? "" : i + 1 == values.size() ? " or " : ", ", values[i]);
+  Fail(name, StrCat("expected ", list, ", found \"", found, "\""));
+  return found;
 }
 
 std::optional<std::vector<int32_t>> JsonFields::Integers(const char* name) {
-  const nlohmann::json* value = Any(name);
+  const Json* value = Any(name);
   if (value == nullptr) return std::nullopt;
   Result<std::vector<int32_t>> integers = ToIntegers(*value, prefix_ + name);
   if (integers.ok()) return *std::move(integers);
@@ -87,13 +124,13 @@ std::optional<std::vector<int32_t>> JsonFields::Integers(const char* name) {
 }
 
 std::optional<std::vector<std::string>> JsonFields::Strings(const char* name) {
-  const nlohmann::json* value = Any(name);
+  const Json* value = Any(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return std::vector<std::string>{value->get<std::string>()};
   std::vector<std::string> strings;
   if (value->is_array()) {
     strings.reserve(value->size());
-    for (const nlohmann::json& element : *value) {
+    for (const Json& element : *value) {
       if (!element.is_string()) break;
       strings.push_back(element.get<std::string>());
     }
@@ -103,8 +140,8 @@ std::optional<std::vector<std::string>> JsonFields::Strings(const char* name) {
   return std::nullopt;
 }
 
-const nlohmann::json* JsonFields::Object(const char* name) {
-  const nlohmann::json* value = Any(name);
+const Json* JsonFields::Object(const char* name) {
+  const Json* value = Any(name);
   if (value == nullptr || value->is_object()) return value;
   Fail(name, StrCat("expected an object, found ", JsonTypeName(*value)));
   return nullptr;
@@ -136,12 +173,12 @@ Status JsonFields::Finish() {
   return status_;
 }
 
-Result<std::vector<int32_t>> ToIntegers(const nlohmann::json& array, const std::string& name) {
+Result<std::vector<int32_t>> ToIntegers(const Json& array, const std::string& name) {
   if (!array.is_array())
     return InvalidArgument(name, ": expected an array of integers, found ", JsonTypeName(array));
   std::vector<int32_t> integers;
   integers.reserve(array.size());
-  for (const nlohmann::json& element : array) {
+  for (const Json& element : array) {
     // As a float64, an integer of 64 bits keeps its size.
     const double size = element.is_number_integer() ? element.get<double>() : 0;
     if (!element.is_number_integer() || size < std::numeric_limits<int32_t>::min() ||

@@ -1,4 +1,5 @@
-// Reads the fields of a JSON object of a client. A field that is null counts as absent.
+// Reads the fields of a JSON object of a client, whose members are in the order of its text. A field that is null
+// counts as absent.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,15 @@ namespace polysketch {
 inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // INVALID_ARGUMENT says where the text is not JSON, or that it nests too deeply or is no object.
-Result<nlohmann::json> ParseJsonObject(const std::string& text);
+Result<nlohmann::ordered_json> ParseJsonObject(const std::string& text);
 
 // "a string", "an integer", "null": the type of a value, for errors.
-std::string_view JsonTypeName(const nlohmann::json& value);
+std::string_view JsonTypeName(const nlohmann::ordered_json& value);
+// INVALID_ARGUMENT for a value of another type; `name`: its field.
+Status CheckObject(const nlohmann::ordered_json& value, const std::string& name);
+// The same, and for an array without elements. `expected`: "an array of messages".
+Status CheckList(const nlohmann::ordered_json& value, const std::string& name,
+                 std::string_view expected);
 
 // Fields of one object that no reader asks for.
 inline constexpr int kMaxUnreadFields = 1000;
@@ -30,7 +36,7 @@ inline constexpr int kMaxUnreadFields = 1000;
 class JsonFields {
  public:
   // `object` outlives the reader. `prefix` precedes the names in errors: "stream_options.".
-  explicit JsonFields(const nlohmann::json& object, std::string prefix = "")
+  explicit JsonFields(const nlohmann::ordered_json& object, std::string prefix = "")
       : object_(object), prefix_(std::move(prefix)) {}
 
   // Each returns the value of a field; nullopt if the field is absent or wrong. status() then has
@@ -39,20 +45,29 @@ class JsonFields {
   std::optional<int64_t> Integer(const char* name, int64_t min, int64_t max);
   std::optional<float> Number(const char* name);
   std::optional<std::string> String(const char* name);
+  // Fails without the field too; empty then.
+  std::string NeededString(const char* name);
+  // One of `values`. `absent`: the value without the field, which fails if it is none of them.
+  std::string OneOf(const char* name, const std::vector<std::string_view>& values,
+                    std::string_view absent = "");
   // An array of integers that fit in 32 bits.
   std::optional<std::vector<int32_t>> Integers(const char* name);
   // A string, or an array of strings.
   std::optional<std::vector<std::string>> Strings(const char* name);
   // An object.
-  const nlohmann::json* Object(const char* name);
+  const nlohmann::ordered_json* Object(const char* name);
   // Any value; null if the field is absent.
-  const nlohmann::json* Any(const char* name);
+  const nlohmann::ordered_json* Any(const char* name);
+  // Fails without the field too. `expected`: "an array of messages".
+  const nlohmann::ordered_json* Needed(const char* name, std::string_view expected);
   // Names of fields that have no effect (server/net/ignored_parameters.h).
   void Ignore(std::initializer_list<const char*> names);
 
   // INVALID_ARGUMENT: the first error, or the first field that was not read and is refused
   // (other_parameters.h).
   Status Finish();
+  // The first error.
+  const Status& status() const { return status_; }
   void Fail(const char* name, const std::string& message);
   // Takes an error of a part of the object; the first error counts.
   void Merge(const Status& status) {
@@ -62,15 +77,17 @@ class JsonFields {
  private:
   // `is`: the type that is accepted; `expected`: its name.
   template <typename T>
-  std::optional<T> Get(const char* name, bool (nlohmann::json::*is)() const, const char* expected);
+  std::optional<T> Get(const char* name, bool (nlohmann::ordered_json::*is)() const,
+                       const char* expected);
 
-  const nlohmann::json& object_;
+  const nlohmann::ordered_json& object_;
   const std::string prefix_;
   std::unordered_set<std::string> known_;
   Status status_;
 };
 
 // The elements of an array of integers that fit in 32 bits; an error names the element.
-Result<std::vector<int32_t>> ToIntegers(const nlohmann::json& array, const std::string& name);
+Result<std::vector<int32_t>> ToIntegers(const nlohmann::ordered_json& array,
+                                        const std::string& name);
 
 }  // namespace polysketch

@@ -57,7 +57,7 @@ bool OpenAiApi::Handle(const Exchange& exchange) {
 void OpenAiApi::Models(const Exchange& exchange) {
   const std::string& path = exchange->request().path;
   const std::string name = path.substr(std::min(path.size(), kModels.size() + 1));
-  if (!CheckModel(exchange.get(), name)) return;
+  if (const Status found = CheckModel(name); !found.ok()) return ReplyError(exchange.get(), found);
   nlohmann::ordered_json json = ModelJson(ModelName(), created_, model());
   if (name.empty()) json = {{"object", "list"}, {"data", nlohmann::ordered_json::array({json})}};
   exchange->Reply(200, kJsonType, JsonText(json) + "\n");
@@ -71,10 +71,9 @@ void OpenAiApi::TokenizerInfo(const Exchange& exchange) {
 
 template <Result<TextJob> (*to_job)(const std::string& body, const ServedModel& model)>
 void OpenAiApi::Text(const Exchange& exchange) {
-  Run(exchange, [exchange, this] {
-    Result<TextJob> parsed = to_job(exchange->request().body, model());
-    if (!parsed.ok()) return ReplyError(exchange.get(), parsed.status());
-    const auto job = std::make_shared<TextJob>(*std::move(parsed));
+  Run(exchange, [exchange, this](const chat::HoldMemory&) -> Status {
+    PS_ASSIGN_OR_RETURN(TextJob parsed, to_job(exchange->request().body, model()));
+    const auto job = std::make_shared<TextJob>(std::move(parsed));
     HttpCall::Callbacks callbacks;
     callbacks.on_message = [exchange, job](const grpc::ByteBuffer& response) {
       HeldMemory json = exchange->NewMemory(RequestPhase::kReply);
@@ -91,44 +90,37 @@ void OpenAiApi::Text(const Exchange& exchange) {
       const auto call = HttpCall::Start(*router(), exchange, job->method, *job->request, callbacks);
       exchange->SetCallbacks([] {}, [call] { call->Cancel(); });
     });
+    return Status();
   });
 }
 
 void OpenAiApi::Complete(const Exchange& exchange) {
-  Run(exchange, [exchange, this] {
-    Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
-    if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    RunJob(exchange, ToCompletionJob(*body, &model()), NewCompletionForm);
+  RunBody(exchange, [exchange, this](const auto& body, const chat::HoldMemory&) {
+    return RunJob(exchange, ToCompletionJob(body, &model()), NewCompletionForm);
   });
 }
 
-// A template takes time: it never runs on the thread of the HTTP server.
 void OpenAiApi::Chat(const Exchange& exchange) {
-  RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
-    Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
-    if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    RunJob(exchange, ToChatJob(*body, model(), hold), NewChatForm);
+  RunChat(exchange, [exchange, this](const auto& body, const chat::HoldMemory& hold) {
+    return RunJob(exchange, ToChatJob(body, model(), hold), NewChatForm);
   });
 }
 
 void OpenAiApi::Respond(const Exchange& exchange) {
-  RunInPool(exchange, kChatPerByte, [exchange, this](const chat::HoldMemory& hold) {
-    Result<nlohmann::json> body = ParseCompletionBody(exchange->request().body);
-    if (!body.ok()) return ReplyError(exchange.get(), body.status());
-    Result<ResponseJob> job = ToResponseJob(*body, model(), hold);
-    if (!job.ok()) return ReplyError(exchange.get(), job.status());
-    if (!CheckModel(exchange.get(), job->job.options.model)) return;
+  RunChat(exchange, [exchange, this](const auto& body, const chat::HoldMemory& hold) -> Status {
+    PS_ASSIGN_OR_RETURN(ResponseJob job, ToResponseJob(body, model(), hold));
+    PS_RETURN_IF_ERROR(CheckModel(job.job.options.model));
     std::string input;
-    if (job->store && texts_->stats().limit > 0) {
-      const Status held = hold(ParsedJsonBytes(exchange->request().body));
-      if (!held.ok()) return ReplyError(exchange.get(), held);
+    if (job.store && texts_->stats().limit > 0) {
+      PS_RETURN_IF_ERROR(hold(ParsedJsonBytes(exchange->request().body)));
       // Unlike the id of the request, no client chooses this name again.
-      input = InputItems(body->at("input"), NewRequestId().substr(3));
+      input = InputItems(body.at("input"), NewRequestId().substr(3));
     }
-    const auto run = std::make_shared<ResponseRun>(exchange, *std::move(job), std::move(input),
-                                                   HeaderOf(*exchange), model().rules.tokenizer,
-                                                   router(), service(), texts_.get());
+    const auto run =
+        std::make_shared<ResponseRun>(exchange, std::move(job), std::move(input),
+                                      HeaderOf(*exchange), router(), service(), texts_.get());
     exchange->Post([run] { run->Start(); });
+    return Status();
   });
 }
 
@@ -136,10 +128,13 @@ void OpenAiApi::Stored(const Exchange& exchange) {
   const HttpRequest& request = exchange->request();
   std::string id = request.path.substr(kResponses.size() + 1);
   if (request.method == "DELETE") return DeleteResponse(exchange, id, router(), texts_.get());
-  if (!id.ends_with(kItems)) return RetrieveResponse(exchange, id, texts_.get());
+  if (!id.ends_with(kItems)) {
+    const Status status = RetrieveResponse(exchange.get(), id, texts_.get());
+    return status.ok() ? void() : ReplyError(exchange.get(), status);
+  }
   id.resize(id.size() - kItems.size());
-  RunInPool(exchange, 0, [exchange, id, this](const chat::HoldMemory&) {
-    ListInputItems(exchange, id, texts_.get());
+  RunInPool(exchange, 0, [exchange, id, this](const chat::HoldMemory& hold) {
+    return ListInputItems(exchange.get(), id, hold, texts_.get());
   });
 }
 

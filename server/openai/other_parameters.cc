@@ -9,7 +9,7 @@
 namespace polysketch {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kNoSampler = "the server has no such sampler";
 constexpr std::string_view kTextOnly = "the model generates text only";
@@ -140,12 +140,12 @@ constexpr OtherParameter kOthers[] = {
     {"tools", kOfAnother},
 };
 
-bool IsOff(const json& value, std::string_view off) {
+bool IsOff(const Json& value, std::string_view off) {
   if (value == false || (value.is_structured() && value.empty())) return true;
   if (value.is_string() && value.get_ref<const std::string&>().empty()) return true;
   while (!off.empty()) {
     const std::string_view one = off.substr(0, off.find(' '));
-    if (value == json::parse(one)) return true;
+    if (value == Json::parse(one)) return true;
     off.remove_prefix(std::min(off.size(), one.size() + 1));
   }
   return false;
@@ -176,7 +176,7 @@ Status CheckIgnored(const std::string& prefix, const std::string& name) {
   return Status();
 }
 
-Status CheckUnread(const std::string& prefix, const std::string& name, const json& value,
+Status CheckUnread(const std::string& prefix, const std::string& name, const Json& value,
                    const std::unordered_set<std::string>& known) {
   const auto other = std::ranges::find(kOthers, name, &OtherParameter::name);
   const bool in_table = prefix.empty() && other != std::end(kOthers);

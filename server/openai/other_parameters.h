@@ -26,7 +26,8 @@ Status CheckIgnored(const std::string& prefix, const std::string& name);
 // What becomes of the parameter `name`, which the endpoint does not read: it is counted as ignored, or the result
 // is INVALID_ARGUMENT. A name that is in no table is ignored, unless it resembles one of `known`: that is a
 // mistake, not a parameter of another server. `prefix`: of names within another parameter.
-Status CheckUnread(const std::string& prefix, const std::string& name, const nlohmann::json& value,
+Status CheckUnread(const std::string& prefix, const std::string& name,
+                   const nlohmann::ordered_json& value,
                    const std::unordered_set<std::string>& known);
 
 }  // namespace polysketch

@@ -4,14 +4,13 @@
 #include <string>
 #include <utility>
 
-#include "base/bounded_json.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "server/http/json_text.h"
+#include "server/openai/structured_output.h"
 
 namespace polysketch {
 namespace {
 
-using nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 constexpr int kTailTokens = 32;  // of a prompt, which have its last mark
 
@@ -24,56 +23,26 @@ std::string TailOf(const v1::CompleteRequest& request, const Tokenizer& tokenize
   return tail;
 }
 
-// The constraint as a format of structural tags; null for one that is not.
-Result<ordered_json> FormatOf(const v1::StructuredOutput& output) {
-  switch (output.grammar_case()) {
-    case v1::StructuredOutput::kJsonObject:
-      return ordered_json{{"type", "json_schema"}, {"json_schema", {{"type", "object"}}}};
-    case v1::StructuredOutput::kJsonSchema: {
-      PS_ASSIGN_OR_RETURN(ordered_json schema, ParseJson<ordered_json>(output.json_schema()));
-      return ordered_json{{"type", "json_schema"}, {"json_schema", std::move(schema)}};
-    }
-    case v1::StructuredOutput::kRegex:
-      return ordered_json{{"type", "regex"}, {"pattern", output.regex()}};
-    case v1::StructuredOutput::kChoice: {
-      ordered_json texts = ordered_json::array();
-      for (const std::string& text : output.choice().texts())
-        texts.push_back({{"type", "const_string"}, {"value", text}});
-      return ordered_json{{"type", "or"}, {"elements", std::move(texts)}};
-    }
-    case v1::StructuredOutput::kStructuralTag: {
-      PS_ASSIGN_OR_RETURN(ordered_json tag, ParseJson<ordered_json>(output.structural_tag()));
-      return ordered_json(tag["format"]);
-    }
-    default:
-      return ordered_json(nullptr);
-  }
-}
-
 // Lets reasoning precede what `request` asks of the output.
 Status FreeReasoning(const ReasoningMarks& marks, ReasoningStart start,
                      v1::CompleteRequest* request) {
-  PS_ASSIGN_OR_RETURN(ordered_json format, FormatOf(request->structured_output()));
+  PS_ASSIGN_OR_RETURN(Json format, FormatOf(request->structured_output()));
   if (format.is_null())
     return FailedPrecondition(
         "grammar: expected a prompt without reasoning, which an EBNF grammar cannot follow "
         "(chat_template_kwargs, reasoning_format)");
   const bool begun = start == ReasoningStart::kBegun;
-  const ordered_json reasoning = {{"type", "tag"},
-                                  {"begin", begun ? "" : std::string(marks.open)},
-                                  {"content", {{"type", "any_text"}}},
-                                  {"end", std::string(marks.close)}};
-  ordered_json before = {
-      {"type", "sequence"},
-      {"elements", {reasoning, {{"type", "regex"}, {"pattern", "[ \\n]{0,4}"}}}}};
+  const Json reasoning = {{"type", "tag"},
+                          {"begin", begun ? "" : std::string(marks.open)},
+                          {"content", {{"type", "any_text"}}},
+                          {"end", std::string(marks.close)}};
+  Json before = {{"type", "sequence"},
+                 {"elements", {reasoning, {{"type", "regex"}, {"pattern", "[ \\n]{0,4}"}}}}};
   if (!begun)
     before = {{"type", "or"},
               {"elements", {{{"type", "const_string"}, {"value", ""}}, std::move(before)}}};
   format = {{"type", "sequence"}, {"elements", {std::move(before), std::move(format)}}};
-  const bool compact = request->structured_output().compact_json();
-  request->mutable_structured_output()->set_structural_tag(
-      JsonText(ordered_json{{"type", "structural_tag"}, {"format", std::move(format)}}));
-  request->mutable_structured_output()->set_compact_json(compact);
+  SetFormat(std::move(format), request->structured_output().compact_json(), request);
   return Status();
 }
 
@@ -81,16 +50,11 @@ Status FreeReasoning(const ReasoningMarks& marks, ReasoningStart start,
 
 ReasoningUse ReadReasoning(JsonFields* fields, bool nested, ChatOptions* options) {
   ReasoningUse use;
-  if (const auto format = fields->String("reasoning_format")) {
-    use.apart = *format != "none";
-    if (*format != "none" && *format != "auto" && *format != "deepseek")
-      fields->Fail("reasoning_format",
-                   StrCat("expected none, auto or deepseek, found \"", *format, "\""));
-  }
+  use.apart = fields->OneOf("reasoning_format", {"none", "auto", "deepseek"}, "auto") != "none";
   use.include = fields->Bool("include_reasoning").value_or(true);
   std::optional<std::string> effort;
   if (nested) {
-    if (const nlohmann::json* const object = fields->Object("reasoning")) {
+    if (const Json* const object = fields->Object("reasoning")) {
       JsonFields inner(*object, "reasoning.");
       effort = inner.String("effort");
       inner.Ignore({"summary", "generate_summary"});
@@ -100,9 +64,9 @@ ReasoningUse ReadReasoning(JsonFields* fields, bool nested, ChatOptions* options
     effort = fields->String("reasoning_effort");
   }
   if (!effort.has_value()) return use;
-  ordered_json& variables = options->variables;
-  if (variables.is_null()) variables = ordered_json::object();
-  const auto set = [&](const char* name, const ordered_json& value) {
+  Json& variables = options->variables;
+  if (variables.is_null()) variables = Json::object();
+  const auto set = [&](const char* name, const Json& value) {
     if (!variables.contains(name)) variables[name] = value;
   };
   set("reasoning_effort", *effort);

@@ -40,12 +40,12 @@ std::vector<Json> ItemsOf(const StoredResponse& response, bool output) {
 
 }  // namespace
 
-std::string InputItems(const nlohmann::json& input, std::string_view name) {
+std::string InputItems(const Json& input, std::string_view name) {
   Json items = Json::array();
   if (input.is_string()) {
     items.push_back({{"role", "user"}, {"content", input}});
   } else {
-    for (const nlohmann::json& item : input) items.push_back(Json(item));
+    items = input;
   }
   for (size_t i = 0; i < items.size(); ++i) {
     Json& item = items[i];

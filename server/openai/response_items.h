@@ -14,7 +14,7 @@ namespace polysketch {
 
 // The items of `input`, a string or an array that ToResponseJob has accepted, as JSON. Those without an id
 // get one of `name`.
-std::string InputItems(const nlohmann::json& input, std::string_view name);
+std::string InputItems(const nlohmann::ordered_json& input, std::string_view name);
 
 // Which items a page has.
 struct ItemsQuery {

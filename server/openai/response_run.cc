@@ -50,18 +50,17 @@ Result<Parameters> QueryOf(const HttpRequest& request) {
   return *std::move(query);
 }
 
-void ReplyHeld(const std::shared_ptr<HttpExchange>& exchange, const std::string& json) {
+Status ReplyHeld(HttpExchange* exchange, const std::string& json) {
   HeldMemory memory = exchange->NewMemory(RequestPhase::kReply);
-  const Status held = memory.Hold(std::ssize(json));
-  held.ok() ? exchange->Reply(200, kJsonType, json) : ReplyError(exchange.get(), held);
+  PS_RETURN_IF_ERROR(memory.Hold(std::ssize(json)));
+  exchange->Reply(200, kJsonType, json);
+  return Status();
 }
 
 }  // namespace
 
 void ResponseRun::Start() {
-  for (const Status& held : {held_, input_held_}) {
-    if (!held.ok()) return ReplyError(exchange_.get(), held);
-  }
+  if (!held_.ok()) return ReplyError(exchange_.get(), held_);
   const auto self = shared_from_this();
   if (!response_.previous.session.empty()) {
     v1::ForkSessionRequest request;
@@ -114,12 +113,12 @@ void ResponseRun::Complete() {
         });
   };
   hooks.on_failure = [self] { self->exchange_->Post([self] { self->DeleteSession(); }); };
-  memory_.Release();
+  (void)memory_.HoldOnly(std::ssize(input_));  // less
   std::unique_ptr<AnswerForm> form =
       NewResponseForm(id, std::move(response_.echo), header_, response_.job.options, Keeper());
-  std::make_shared<CompletionRun>(exchange_, std::move(response_.job), std::move(form), tokenizer_,
+  std::make_shared<CompletionRun>(exchange_, std::move(response_.job), std::move(form), service_,
                                   std::move(hooks))
-      ->Start(service_);
+      ->Start();
 }
 
 std::function<void(const std::string&)> ResponseRun::Keeper() {
@@ -187,31 +186,22 @@ void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::st
       });
 }
 
-void RetrieveResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
-                      StoredResponses* texts) {
-  const Result<Parameters> query = QueryOf(exchange->request());
-  if (!query.ok()) return ReplyError(exchange.get(), query.status());
-  if (std::ranges::find(*query, Parameters::value_type("stream", "true")) != query->end()) {
-    return ReplyError(exchange.get(), InvalidArgument("stream: expected false, found true: a "
-                                                      "stored response has ended"));
-  }
-  const Result<StoredResponses::Key> key = KeyOf(exchange->request(), id);
-  if (!key.ok()) return ReplyError(exchange.get(), key.status());
-  const StoredResponses::Pointer response = texts->Find(*key);
-  if (response == nullptr) return ReplyError(exchange.get(), NoSuchText(id));
-  ReplyHeld(exchange, response->body);
+Status RetrieveResponse(HttpExchange* exchange, const std::string& id, StoredResponses* texts) {
+  PS_ASSIGN_OR_RETURN(const Parameters query, QueryOf(exchange->request()));
+  if (std::ranges::find(query, Parameters::value_type("stream", "true")) != query.end())
+    return InvalidArgument("stream: expected false, found true: a stored response has ended");
+  PS_ASSIGN_OR_RETURN(const StoredResponses::Key key, KeyOf(exchange->request(), id));
+  const StoredResponses::Pointer response = texts->Find(key);
+  return response == nullptr ? NoSuchText(id) : ReplyHeld(exchange, response->body);
 }
 
-void ListInputItems(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
-                    StoredResponses* texts) {
-  const Result<Parameters> parameters = QueryOf(exchange->request());
-  if (!parameters.ok()) return ReplyError(exchange.get(), parameters.status());
-  const Result<ItemsQuery> query = ToItemsQuery(*parameters);
-  if (!query.ok()) return ReplyError(exchange.get(), query.status());
-  const Result<StoredResponses::Key> key = KeyOf(exchange->request(), id);
-  if (!key.ok()) return ReplyError(exchange.get(), key.status());
-  const std::vector<StoredResponses::Pointer> conversation = texts->Conversation(*key);
-  if (conversation.empty()) return ReplyError(exchange.get(), NoSuchText(id));
+Status ListInputItems(HttpExchange* exchange, const std::string& id, const chat::HoldMemory& hold,
+                      StoredResponses* texts) {
+  PS_ASSIGN_OR_RETURN(const Parameters parameters, QueryOf(exchange->request()));
+  PS_ASSIGN_OR_RETURN(const ItemsQuery query, ToItemsQuery(parameters));
+  PS_ASSIGN_OR_RETURN(const StoredResponses::Key key, KeyOf(exchange->request(), id));
+  const std::vector<StoredResponses::Pointer> conversation = texts->Conversation(key);
+  if (conversation.empty()) return NoSuchText(id);
   // The page is not larger than all, and one response is parsed at a time.
   int64_t all = 0, largest = 0;
   for (const StoredResponses::Pointer& response : conversation) {
@@ -219,12 +209,9 @@ void ListInputItems(const std::shared_ptr<HttpExchange>& exchange, const std::st
     all += bytes;
     largest = std::max(largest, bytes);
   }
-  HeldMemory memory = exchange->NewMemory(RequestPhase::kReply);
-  if (const Status held = memory.Hold(all + kJsonOfText * largest); !held.ok())
-    return ReplyError(exchange.get(), held);
-  const Result<std::string> page = ItemsPage(conversation, *query);
-  if (!page.ok()) return ReplyError(exchange.get(), page.status());
-  ReplyHeld(exchange, *page);
+  PS_RETURN_IF_ERROR(hold(all + kJsonOfText * largest));
+  PS_ASSIGN_OR_RETURN(const std::string page, ItemsPage(conversation, query));
+  return ReplyHeld(exchange, page);
 }
 
 }  // namespace polysketch

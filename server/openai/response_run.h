@@ -19,23 +19,21 @@ namespace polysketch {
 
 class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
  public:
-  // `input`: of InputItems, for `texts`, which keeps the text of a stored response. `tokenizer` may be
-  // null. `router`, `service` and `texts` outlive the run.
+  // `input`: of InputItems, for `texts`, which keeps the text of a stored response. `router`, `service`
+  // and `texts` outlive the run.
   ResponseRun(std::shared_ptr<HttpExchange> exchange, ResponseJob response, std::string input,
-              AnswerHeader header, const Tokenizer* tokenizer, const Router* router,
-              ServiceContext* service, StoredResponses* texts)
+              AnswerHeader header, const Router* router, ServiceContext* service,
+              StoredResponses* texts)
       : exchange_(std::move(exchange)),
         response_(std::move(response)),
         input_(std::move(input)),
         header_(std::move(header)),
-        tokenizer_(tokenizer),
         router_(router),
         service_(service),
         texts_(texts),
         memory_(exchange_->NewMemory(RequestPhase::kRequest)),
-        held_(memory_.Hold(response_.job.MemoryBytes() + std::ssize(response_.echo))),
-        input_memory_(exchange_->NewMemory(RequestPhase::kRequest)),
-        input_held_(input_memory_.Hold(std::ssize(input_))) {}
+        held_(memory_.Hold(response_.job.MemoryBytes() + std::ssize(response_.echo) +
+                           std::ssize(input_))) {}
 
   // Called once. Everything runs on the thread of the HTTP server.
   void Start();
@@ -54,24 +52,21 @@ class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
   ResponseJob response_;
   const std::string input_;
   const AnswerHeader header_;
-  const Tokenizer* const tokenizer_;
   const Router* const router_;
   ServiceContext* const service_;
   StoredResponses* const texts_;
-  HeldMemory memory_;        // of response_, until the CompletionRun holds it
-  const Status held_;        // whether there is room
-  HeldMemory input_memory_;  // of input_
-  const Status input_held_;
+  HeldMemory memory_;    // of input_ and, until the CompletionRun holds it, of response_
+  const Status held_;    // whether there is room
   std::string session_;  // empty: none
 };
 
-// Replies to DELETE, to GET, and to GET of input_items, of a stored response. `router` and `texts` outlive
-// the request.
+// Replies to DELETE of a stored response. `router` and `texts` outlive the request.
 void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
                     const Router* router, StoredResponses* texts);
-void RetrieveResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
+// Each replies to GET, of a stored response and of its input_items, or returns the error. `hold`: of memory while the
+// items are values.
+Status RetrieveResponse(HttpExchange* exchange, const std::string& id, StoredResponses* texts);
+Status ListInputItems(HttpExchange* exchange, const std::string& id, const chat::HoldMemory& hold,
                       StoredResponses* texts);
-void ListInputItems(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
-                    StoredResponses* texts);
 
 }  // namespace polysketch

@@ -15,7 +15,7 @@
 namespace polysketch {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr size_t kDigestDigits = 16;  // of ResponseId
 
@@ -26,15 +26,15 @@ ChatMessage* AssistantMessage(std::vector<ChatMessage>* messages) {
   return &messages->back();
 }
 
-Status AddReasoning(const json& item, const std::string& field,
+Status AddReasoning(const Json& item, const std::string& field,
                     std::vector<ChatMessage>* messages) {
   JsonFields fields(item, field + ".");
   fields.Ignore({"type", "id", "status", "summary", "encrypted_content"});
   std::string text;
-  const json* const content = fields.Any("content");
+  const Json* const content = fields.Any("content");
   if (content != nullptr && !content->is_array())
     fields.Fail("content", StrCat("expected an array, found ", JsonTypeName(*content)));
-  for (const json& part : content != nullptr && content->is_array() ? *content : json::array()) {
+  for (const Json& part : content != nullptr && content->is_array() ? *content : Json::array()) {
     const auto found = part.is_object() ? part.find("text") : part.end();
     if (found == part.end() || !found->is_string()) {
       fields.Fail("content", "expected parts of the type reasoning_text, found another");
@@ -52,34 +52,28 @@ Status AddReasoning(const json& item, const std::string& field,
 }
 
 // A call belongs to the message of the assistant before it.
-Status AddCall(const json& item, const std::string& field, std::vector<ChatMessage>* messages) {
+Status AddCall(const Json& item, const std::string& field, std::vector<ChatMessage>* messages) {
   JsonFields fields(item, field + ".");
   fields.Ignore({"type", "id", "status"});
   const std::string id = fields.String("call_id").value_or("");
   const std::string name = fields.String("name").value_or("");
   if (name.empty()) fields.Fail("name", "expected the name of a tool, found none");
-  auto arguments = ToArguments(fields.String("arguments").value_or(""));
-  if (!arguments.ok()) fields.Fail("arguments", arguments.status().message());
+  Json arguments = ReadArguments(&fields, "arguments");
   PS_RETURN_IF_ERROR(fields.Finish());
-  nlohmann::ordered_json call;
-  if (!id.empty()) call["id"] = id;
-  call["type"] = "function";
-  call["function"] = {{"name", name}, {"arguments", *std::move(arguments)}};
-  AssistantMessage(messages)->tool_calls.push_back(std::move(call));
+  AssistantMessage(messages)->tool_calls.push_back(ToolCall(id, name, std::move(arguments)));
   return Status();
 }
 
-Status AddItem(const json& item, const std::string& field, std::vector<ChatMessage>* messages) {
-  const json type = item.value("type", json("message"));
+Status AddItem(const Json& item, const std::string& field, std::vector<ChatMessage>* messages) {
+  const Json type = item.value("type", Json("message"));
   if (type == "function_call") return AddCall(item, field, messages);
   if (type == "reasoning") return AddReasoning(item, field, messages);
-  json object = item;
+  Json object = item;
   if (type == "function_call_output") {
     JsonFields fields(item, field + ".");
     fields.Ignore({"type", "id", "status"});
     const std::string id = fields.String("call_id").value_or("");
-    const json* const output = fields.Any("output");
-    if (output == nullptr) fields.Fail("output", "expected a string, found none");
+    const Json* const output = fields.Needed("output", "a string");
     PS_RETURN_IF_ERROR(fields.Finish());
     object = {{"role", "tool"}, {"tool_call_id", id}, {"content", *output}};
   } else if (type != "message") {
@@ -102,34 +96,20 @@ Status AddItem(const json& item, const std::string& field, std::vector<ChatMessa
 }
 
 // The messages of a turn: the instructions, then the input, a string or an array of messages.
-Result<std::vector<ChatMessage>> ToTurn(const json& input, const std::string& instructions) {
+Result<std::vector<ChatMessage>> ToTurn(const Json& input, const std::string& instructions) {
   std::vector<ChatMessage> messages;
   if (!instructions.empty()) messages.push_back({"system", instructions, ""});
   if (input.is_string()) {
     messages.push_back({"user", input.get<std::string>(), ""});
     return messages;
   }
-  if (!input.is_array() || input.empty()) {
-    return InvalidArgument("input: expected a string or an array of items, found ",
-                           input.is_array() ? "an empty array" : JsonTypeName(input));
-  }
+  PS_RETURN_IF_ERROR(CheckList(input, "input", "a string or an array of items"));
   for (size_t i = 0; i < input.size(); ++i) {
     const std::string field = StrCat("input[", i, "]");
-    if (!input[i].is_object())
-      return InvalidArgument(field, ": expected an object, found ", JsonTypeName(input[i]));
+    PS_RETURN_IF_ERROR(CheckObject(input[i], field));
     PS_RETURN_IF_ERROR(AddItem(input[i], field, &messages));
   }
   return messages;
-}
-
-// Whether messages may be dropped where the conversation exceeds the context limit.
-bool ReadTruncation(JsonFields* fields) {
-  const std::string truncation = fields->String("truncation").value_or("disabled");
-  if (truncation == "auto") return true;
-  if (truncation != "disabled") {
-    fields->Fail("truncation", StrCat("expected auto or disabled, found \"", truncation, "\""));
-  }
-  return false;
 }
 
 // SetConversation; where prompt and max_tokens exceed the context limit, without the oldest turns, as few as
@@ -209,7 +189,7 @@ void RefuseOthers(JsonFields* fields) {
 void CheckMetadata(JsonFields* fields) {
   constexpr size_t kMaxPairs = 16, kMaxKeyBytes = 256,
                    kMaxValueBytes = 2048;  // 64 and 512 characters
-  const json* metadata = fields->Object("metadata");
+  const Json* metadata = fields->Object("metadata");
   if (metadata == nullptr) return;
   if (metadata->size() > kMaxPairs) {
     return fields->Fail("metadata",
@@ -231,17 +211,17 @@ void CheckMetadata(JsonFields* fields) {
   }
 }
 
-json OrNull(const json& body, const char* name) {
-  return body.contains(name) ? body.at(name) : json();
+Json OrNull(const Json& body, const char* name) {
+  return body.contains(name) ? body.at(name) : Json();
 }
 
 // Text, which takes less memory than values.
-std::string Echo(const json& body, bool store, bool truncates, const ToolUse& tools) {
-  nlohmann::ordered_json echo;
+std::string Echo(const Json& body, bool store, bool truncates, const ToolUse& tools) {
+  Json echo;
   echo["background"] = false;
   echo["instructions"] = OrNull(body, "instructions");
   echo["max_output_tokens"] = OrNull(body, "max_output_tokens");
-  echo["metadata"] = body.contains("metadata") ? body["metadata"] : json::object();
+  echo["metadata"] = body.contains("metadata") ? body["metadata"] : Json::object();
   echo["parallel_tool_calls"] = tools.parallel;
   echo["previous_response_id"] = OrNull(body, "previous_response_id");
   echo["store"] = store;
@@ -249,9 +229,9 @@ std::string Echo(const json& body, bool store, bool truncates, const ToolUse& to
   echo["text"] = EchoedText(body);
   echo["tool_choice"] = OrNull(body, "tool_choice");
   if (echo["tool_choice"].is_null()) echo["tool_choice"] = tools.list.empty() ? "none" : "auto";
-  echo["tools"] = json::array();
-  for (const nlohmann::ordered_json& tool : tools.list) {
-    nlohmann::ordered_json flat = tool["function"];
+  echo["tools"] = Json::array();
+  for (const Json& tool : tools.list) {
+    Json flat = tool["function"];
     flat["type"] = "function";
     echo["tools"].push_back(std::move(flat));
   }
@@ -279,7 +259,7 @@ Result<ResponseId> ParseResponseId(const std::string& id, const std::string& fie
   return NotFound(field, ": expected the id of a stored response, found \"", id, "\"");
 }
 
-Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
+Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
                                   chat::HoldMemory hold) {
   ResponseJob response;
   CompletionOptions& options = response.job.options;
@@ -291,7 +271,8 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   ReadResponsesText(&fields, &request);
   options.grammar.output = OutputField(body);
   RefuseOthers(&fields);
-  const bool truncates = ReadTruncation(&fields);
+  // Whether messages may be dropped where the conversation exceeds the context limit.
+  const bool truncates = fields.OneOf("truncation", {"auto", "disabled"}, "disabled") == "auto";
   const std::string instructions = fields.String("instructions").value_or("");
   const std::string previous = fields.String("previous_response_id").value_or("");
   response.store = fields.Bool("store").value_or(true);
@@ -303,9 +284,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
     request.set_max_tokens(static_cast<int32_t>(*limit));
   ToolUse tools = ReadTools(&fields, /*flat=*/true);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/true, &chat_options);
-  const json* input = fields.Any("input");
-  if (input == nullptr)
-    fields.Fail("input", "expected a string or an array of messages, found none");
+  const Json* const input = fields.Needed("input", "a string or an array of messages");
   PS_RETURN_IF_ERROR(fields.Finish());
   response.id.digest = DigestOf(instructions, tools);
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> turn,
@@ -336,7 +315,7 @@ Result<ResponseJob> ToResponseJob(const json& body, const ServedModel& model,
   } else {
     PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                         chat_template->EncodeTurn(turn, chat_options));
-    SetChatPrompt(ids, &request);
+    SetChatPrompt(ids, &response.job);
   }
   PS_RETURN_IF_ERROR(BindTools(tools, model, &response.job));
   PS_RETURN_IF_ERROR(BindReasoning(reasoning, model, &response.job));

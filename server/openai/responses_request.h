@@ -36,7 +36,7 @@ struct ResponseJob {
 };
 
 // INVALID_ARGUMENT names the field.
-Result<ResponseJob> ToResponseJob(const nlohmann::json& body, const ServedModel& model,
+Result<ResponseJob> ToResponseJob(const nlohmann::ordered_json& body, const ServedModel& model,
                                   chat::HoldMemory hold = nullptr);
 
 }  // namespace polysketch

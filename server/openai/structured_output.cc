@@ -4,13 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/json_text.h"
 #include "server/openai/json_slice.h"
 
 namespace polysketch {
 namespace {
 
-using nlohmann::json;
-using nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 using Path = std::vector<std::string>;
 
@@ -40,9 +40,9 @@ const std::vector<OutputPath>& OutputPaths() {
   return kPaths;
 }
 
-// The value that `path` leads to; null if there is none. Json: json, or const json.
-template <typename Json>
-Json* ValueAt(Json* body, const Path& path) {
+// The value that `path` leads to; null if there is none. J: Json, or const Json.
+template <typename J>
+J* ValueAt(J* body, const Path& path) {
   for (const std::string& name : path) {
     if (!body->is_object() || !body->contains(name)) return nullptr;
     body = &body->at(name);
@@ -60,7 +60,7 @@ v1::StructuredOutput* NewOutput(JsonFields* fields, const char* name,
 
 // A schema is a string (ParseCompletionBody), which vLLM accepts too.
 void ReadSchema(JsonFields* fields, const char* name, v1::StructuredOutput* output) {
-  const json* schema = fields->Any(name);
+  const Json* schema = fields->Any(name);
   if (schema == nullptr || !schema->is_string()) {
     fields->Fail(name, StrCat("expected a JSON Schema, found ",
                               schema == nullptr ? "none" : JsonTypeName(*schema)));
@@ -76,7 +76,7 @@ void ReadChoices(const std::optional<std::vector<std::string>>& texts,
 
 // structured_outputs.disable_any_whitespace, whichever field has the schema.
 void ReadCompact(JsonFields* fields, v1::CompleteRequest* request) {
-  const json* object = fields->Any("structured_outputs");
+  const Json* object = fields->Any("structured_outputs");
   if (object == nullptr || !object->is_object() || !request->has_structured_output()) return;
   const auto compact = object->find("disable_any_whitespace");
   if (compact != object->end() && *compact == true)
@@ -85,7 +85,7 @@ void ReadCompact(JsonFields* fields, v1::CompleteRequest* request) {
 
 // vLLM's structured_outputs: {"json": ...} and its like.
 void ReadStructuredOutputs(JsonFields* fields, v1::CompleteRequest* request) {
-  const json* object = fields->Object("structured_outputs");
+  const Json* object = fields->Object("structured_outputs");
   if (object == nullptr) return;
   JsonFields inner(*object, "structured_outputs.");
   if (inner.Any("json") != nullptr) ReadSchema(&inner, "json", NewOutput(&inner, "json", request));
@@ -105,10 +105,10 @@ void ReadStructuredOutputs(JsonFields* fields, v1::CompleteRequest* request) {
 // schema; null: they are beside the type.
 void ReadFormat(JsonFields* fields, const char* name, const std::string& prefix, const char* nested,
                 v1::CompleteRequest* request) {
-  const json* object = fields->Object(name);
+  const Json* object = fields->Object(name);
   if (object == nullptr) return;
   JsonFields format(*object, prefix);
-  const std::string type = format.String("type").value_or("");
+  const std::string type = format.OneOf("type", {"text", "json_object", "json_schema"});
   const auto read_schema = [&](JsonFields* in) {
     // The API's form of a schema has them; the grammar does not.
     for (const char* const other : {"name", "description", "strict"}) in->Any(other);
@@ -119,43 +119,33 @@ void ReadFormat(JsonFields* fields, const char* name, const std::string& prefix,
   } else if (type == "json_schema" && nested == nullptr) {
     read_schema(&format);
   } else if (type == "json_schema") {
-    if (const json* inner = format.Object(nested)) {
+    if (const Json* inner = format.Object(nested)) {
       JsonFields schema(*inner, StrCat(prefix, nested, "."));
       read_schema(&schema);
       fields->Merge(schema.Finish());
     } else {
       format.Fail(nested, "expected an object with a schema, found none");
     }
-  } else if (type != "text") {
-    format.Fail("type", StrCat("expected text, json_object or json_schema, found \"", type, "\""));
   }
   fields->Merge(format.Finish());
 }
 
 }  // namespace
 
-Result<json> ParseCompletionBody(const std::string& text) {
-  PS_ASSIGN_OR_RETURN(json body, ParseJsonObject(text));
+Result<Json> ParseCompletionBody(const std::string& text) {
+  PS_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
   for (const auto& [path, is_schema] : OutputPaths()) {
     if (!is_schema) continue;
-    json* const schema = ValueAt(&body, path);
+    Json* const schema = ValueAt(&body, path);
     if (schema != nullptr && (schema->is_object() || schema->is_boolean()))
       *schema = JsonSlice(text, path).value_or("");
-  }
-  using Type = json::value_t;
-  for (const auto& [name, type] :
-       {std::pair("chat_template_kwargs", Type::object), std::pair("tools", Type::array)}) {
-    json* const value = ValueAt(&body, {name});
-    if (value == nullptr || value->type() != type || value->empty()) continue;
-    const std::string slice = JsonSlice(text, {name}).value_or("");
-    *value = json::binary({slice.begin(), slice.end()});
   }
   return body;
 }
 
-std::string OutputField(const json& body) {
+std::string OutputField(const Json& body) {
   for (const OutputPath& output : OutputPaths()) {
-    const json* const value = ValueAt(&body, output.path);
+    const Json* const value = ValueAt(&body, output.path);
     if (value == nullptr || value->is_null()) continue;
     std::string name;
     for (const std::string& part : output.path) name += StrCat(name.empty() ? "" : ".", part);
@@ -186,7 +176,7 @@ void ReadResponseFormat(JsonFields* fields, v1::CompleteRequest* request) {
 }
 
 void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request) {
-  const json* text = fields->Object("text");
+  const Json* text = fields->Object("text");
   if (text == nullptr) return;
   JsonFields inner(*text, "text.");
   ReadFormat(&inner, "format", "text.format.", nullptr, request);
@@ -196,7 +186,7 @@ void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request) {
 }
 
 void ReadOutputConfig(JsonFields* fields, v1::CompleteRequest* request) {
-  const json* config = fields->Object("output_config");
+  const Json* config = fields->Object("output_config");
   if (config == nullptr) return;
   JsonFields inner(*config, "output_config.");
   ReadFormat(&inner, "format", "output_config.format.", nullptr, request);
@@ -204,15 +194,53 @@ void ReadOutputConfig(JsonFields* fields, v1::CompleteRequest* request) {
   fields->Merge(inner.Finish());
 }
 
-ordered_json EchoedText(const json& body) {
-  const json::json_pointer at("/text/format");
+Json EchoedText(const Json& body) {
+  const Json::json_pointer at("/text/format");
   if (!body.contains(at)) return {{"format", {{"type", "text"}}}};
-  ordered_json format = body.at(at);
+  Json format = body.at(at);
   if (format.contains("schema") && format["schema"].is_string()) {
-    auto schema = ParseJson<ordered_json>(format["schema"].get_ref<const std::string&>());
+    auto schema = ParseJson<Json>(format["schema"].get_ref<const std::string&>());
     if (schema.ok()) format["schema"] = *std::move(schema);
   }
   return {{"format", std::move(format)}};
+}
+
+Json SchemaFormat(Json schema, bool lenient) {
+  Json format = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+  if (lenient) format["lenient"] = true;
+  return format;
+}
+
+Result<Json> FormatOf(const v1::StructuredOutput& output) {
+  switch (output.grammar_case()) {
+    case v1::StructuredOutput::kJsonObject:
+      return SchemaFormat({{"type", "object"}});
+    case v1::StructuredOutput::kJsonSchema: {
+      PS_ASSIGN_OR_RETURN(Json schema, ParseJson<Json>(output.json_schema()));
+      return SchemaFormat(std::move(schema));
+    }
+    case v1::StructuredOutput::kRegex:
+      return Json{{"type", "regex"}, {"pattern", output.regex()}};
+    case v1::StructuredOutput::kChoice: {
+      Json texts = Json::array();
+      for (const std::string& text : output.choice().texts())
+        texts.push_back({{"type", "const_string"}, {"value", text}});
+      return Json{{"type", "or"}, {"elements", std::move(texts)}};
+    }
+    case v1::StructuredOutput::kStructuralTag: {
+      PS_ASSIGN_OR_RETURN(Json tag, ParseJson<Json>(output.structural_tag()));
+      return Json(tag["format"]);
+    }
+    default:
+      return Json(nullptr);
+  }
+}
+
+void SetFormat(Json format, bool compact, v1::CompleteRequest* request) {
+  v1::StructuredOutput* const output = request->mutable_structured_output();
+  output->set_structural_tag(
+      JsonText(Json{{"type", "structural_tag"}, {"format", std::move(format)}}));
+  output->set_compact_json(compact);
 }
 
 }  // namespace polysketch

@@ -10,14 +10,13 @@
 
 namespace polysketch {
 
-// As ParseJsonObject, for a request of a completion: JSON Schemas in it become strings, which keep
-// the order of their properties. The output has properties in that order. chat_template_kwargs and tools
-// become binary, which no JSON text is, for the same reason (ReadTemplateVariables, ReadTools).
-Result<nlohmann::json> ParseCompletionBody(const std::string& text);
+// As ParseJsonObject, for a request of a completion: JSON Schemas in it become strings, which keep the digits of
+// their numbers.
+Result<nlohmann::ordered_json> ParseCompletionBody(const std::string& text);
 
 // The name of the field that constrains the output, "response_format.json_schema.schema"; empty: none. `body`: of
 // ParseCompletionBody.
-std::string OutputField(const nlohmann::json& body);
+std::string OutputField(const nlohmann::ordered_json& body);
 
 // Reads guided_json, guided_regex, guided_choice, guided_grammar and structured_outputs.
 void ReadGuided(JsonFields* fields, v1::CompleteRequest* request);
@@ -28,6 +27,13 @@ void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request);
 // Reads `output_config` of Anthropic's Messages API.
 void ReadOutputConfig(JsonFields* fields, v1::CompleteRequest* request);
 // The value of `text` that a response repeats. `body`: of ParseCompletionBody.
-nlohmann::ordered_json EchoedText(const nlohmann::json& body);
+nlohmann::ordered_json EchoedText(const nlohmann::ordered_json& body);
+
+// What constrains an output as a format of xgrammar's structural tags; null for EBNF.
+Result<nlohmann::ordered_json> FormatOf(const v1::StructuredOutput& output);
+// The format of a JSON Schema.
+nlohmann::ordered_json SchemaFormat(nlohmann::ordered_json schema, bool lenient = false);
+// Binds the output to a format. `compact`: StructuredOutput::compact_json.
+void SetFormat(nlohmann::ordered_json format, bool compact, v1::CompleteRequest* request);
 
 }  // namespace polysketch

@@ -24,14 +24,10 @@ Status FinishTextRequest(JsonFields* fields) {
 }  // namespace
 
 Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model) {
-  PS_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(body));
+  PS_ASSIGN_OR_RETURN(const Json object, ParseJsonObject(body));
   JsonFields fields(object);
   auto request = std::make_unique<v1::TokenizeRequest>();
-  if (const auto text = fields.String("prompt")) {
-    request->set_text(*text);
-  } else {
-    fields.Fail("prompt", "expected a string, found none");
-  }
+  request->set_text(fields.NeededString("prompt"));
   if (!fields.Bool("add_special_tokens").value_or(true)) request->set_add_bos(false);
   request->set_parse_special(fields.Bool("parse_special").value_or(true));
   const bool with_pieces = fields.Bool("return_token_strs").value_or(false);
@@ -51,14 +47,12 @@ Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model)
 }
 
 Result<TextJob> ToDetokenizeJob(const std::string& body, const ServedModel&) {
-  PS_ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(body));
+  PS_ASSIGN_OR_RETURN(const Json object, ParseJsonObject(body));
   JsonFields fields(object);
   auto request = std::make_unique<v1::DetokenizeRequest>();
-  if (const auto ids = fields.Integers("tokens")) {
+  (void)fields.Needed("tokens", "an array of token ids");
+  if (const auto ids = fields.Integers("tokens"))
     request->mutable_tokens()->Assign(ids->begin(), ids->end());
-  } else {
-    fields.Fail("tokens", "expected an array of token ids, found none");
-  }
   PS_RETURN_IF_ERROR(FinishTextRequest(&fields));
   const auto to_body = [](const grpc::ByteBuffer& bytes) -> Result<std::string> {
     v1::DetokenizeResponse response;

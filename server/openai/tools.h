@@ -41,8 +41,8 @@ struct ToolUse {
 ToolUse ReadTools(JsonFields* fields, bool flat = false);
 
 // --- the parts of ReadTools, for APIs that write tools in another way ---
-// The value of `tools` in the order of its members; null: none.
-Result<nlohmann::ordered_json> ListOfTools(const nlohmann::json& tools);
+// The value of `tools`; null: none.
+Result<nlohmann::ordered_json> ListOfTools(const nlohmann::ordered_json& tools);
 // Where a tool's function and its JSON Schema are, in errors: "tools[0].function.parameters".
 struct ToolNames {
   std::string_view function, parameters;
@@ -50,7 +50,7 @@ struct ToolNames {
 // Adds the tools of a list in the form of chat completions.
 Status AddTools(nlohmann::ordered_json list, const ToolNames& names, ToolUse* use);
 // Chooses the tool `name`, which `field` of the request names.
-Status ChooseTool(const nlohmann::json& name, const std::string& field, ToolUse* use);
+Status ChooseTool(const nlohmann::ordered_json& name, const std::string& field, ToolUse* use);
 // Ends the reading of the tools and of their choice.
 Status CheckChoice(ToolUse* use);
 
@@ -62,10 +62,14 @@ Status BindTools(const ToolUse& use, const ServedModel& model, CompletionJob* jo
 
 // The calls of an assistant's message as templates take them: arguments that are objects, in the order of
 // their members. `field`: for errors.
-Result<nlohmann::ordered_json> ToToolCalls(const nlohmann::json& calls, const std::string& field);
+Result<nlohmann::ordered_json> ToToolCalls(const nlohmann::ordered_json& calls,
+                                           const std::string& field);
 
-// The arguments of a call, a JSON object in a string; empty: no arguments.
-Result<nlohmann::ordered_json> ToArguments(const std::string& text);
+// The arguments of a call: a JSON object, or one in a string; none without the field.
+nlohmann::ordered_json ReadArguments(JsonFields* fields, const char* name);
+// A call of an assistant's message as templates take it. An empty id is left out.
+nlohmann::ordered_json ToolCall(const std::string& id, const std::string& name,
+                                nlohmann::ordered_json arguments);
 
 // A new id of a call: `prefix` and 24 characters, or what the templates of the form demand.
 std::string NewCallId(ToolForm form, std::string_view prefix = "call_");

@@ -15,7 +15,7 @@
 namespace polysketch {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 using testing::FakeTokenizer;
 
 const ServedModel& Model() {
@@ -95,9 +95,9 @@ void CheckCompletion(char path, const std::string& text) {
   PS_CHECK(Serialized(*job) == Serialized(*same));
 }
 
-// A text that parses does so with the inputs of calls in their order too.
+// A text that parses does so with its schemas as strings too.
 void CheckMessages(const std::string& text) {
-  const Result<json> body = ParseMessagesBody(text);
+  const Result<json> body = ParseCompletionBody(text);
   if (!body.ok()) return fuzz::CheckError(body.status());
   const Result<CompletionJob> job = ToMessagesJob(*body, Model());
   job.ok() ? CheckJob(*job) : fuzz::CheckError(job.status());

@@ -39,7 +39,7 @@ class Messages : public testing::ChatModel {
     ASSERT_EQ(model_.tool_form, ToolForm::kHermes);
   }
   Result<CompletionJob> Job(const std::string& body) {
-    const auto parsed = ParseMessagesBody(body);
+    const auto parsed = ParseCompletionBody(body);
     if (!parsed.ok()) return parsed.status();
     return ToMessagesJob(*parsed, model_);
   }
