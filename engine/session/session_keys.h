@@ -10,6 +10,7 @@ namespace polysketch {
 
 inline std::string SessionKey(const std::string& id) { return "session-" + id; }
 inline std::string SnapshotKey(const std::string& id) { return "snapshot-" + id; }
+inline std::string BlocksKey(const std::string& id) { return "blocks-" + id; }
 // Key of a migrated completion. "stopped" is the prefix in stores of every version.
 inline std::string MigratedKey(const std::string& token) { return "stopped-" + token; }
 

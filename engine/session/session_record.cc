@@ -14,32 +14,48 @@ using std::chrono::system_clock;
 
 constexpr std::string_view kMagic = "PSKSESS2";
 constexpr size_t kHeadBytes = 8 + 1 + 8 + 8 + 8 + sizeof(ContentHash);
-static_assert(kHeadBytes <= kStoredHeadBytes);
+constexpr size_t kBlocksHeadBytes = kHeadBytes + 8;  // with SessionHead::block_bytes
+static_assert(kBlocksHeadBytes <= kStoredHeadBytes);
 // Bits of the first byte.
 constexpr uint8_t kDurable = 1;
 constexpr uint8_t kEvictable = 2;
+constexpr uint8_t kHasBlocks = 4;
+
+size_t HeadBytes(const SessionHead& head) {
+  return head.block_bytes > 0 ? kBlocksHeadBytes : kHeadBytes;
+}
 
 }  // namespace
 
-Result<std::shared_ptr<const Snapshot>> SnapshotCodec::Decode(std::string_view bytes) const {
-  PS_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes, binding, limits));
+Result<std::shared_ptr<const Snapshot>> SnapshotCodec::Decode(std::string_view bytes,
+                                                              const BlockReader* blocks) const {
+  PS_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes, binding, limits, blocks));
   return std::make_shared<const Snapshot>(std::move(snapshot));
 }
 
-std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& codec) {
+std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& codec,
+                          const ByteBuffer* rest) {
   const SessionHead& head = record.head;
   PS_CHECK(head.tokens == (record.snapshot == nullptr ? 0 : record.snapshot->tokens()));
   FieldWriter fields(kMagic);
+  const int64_t block_bytes = CountBytes(record.groups);
+  PS_CHECK((rest != nullptr) == (block_bytes > 0));
   const auto keep =
-      static_cast<uint8_t>((head.durable ? kDurable : 0) | (head.evictable ? kEvictable : 0));
+      static_cast<uint8_t>((head.durable ? kDurable : 0) | (head.evictable ? kEvictable : 0) |
+                           (block_bytes > 0 ? kHasBlocks : 0));
   fields(keep, int64_t{head.ttl.count()},
          int64_t{std::chrono::duration_cast<milliseconds>(head.created.time_since_epoch()).count()},
          head.tokens);
+  if (block_bytes > 0) fields(block_bytes);
   std::string bytes = std::move(fields).Take();
   FieldWriter checksum;
   checksum(HashContent(bytes));
   bytes += std::move(checksum).Take();
-  if (record.snapshot != nullptr) bytes += codec.Encode(*record.snapshot);
+  if (rest != nullptr) {
+    bytes += EncodeSnapshot(*record.snapshot, codec.binding, codec.encoding, *rest, record.groups);
+  } else if (record.snapshot != nullptr) {
+    bytes += codec.Encode(*record.snapshot);
+  }
   return bytes;
 }
 
@@ -48,18 +64,25 @@ Result<SessionHead> DecodeSessionHead(std::string_view bytes) {
     return DataLoss("session: expected the record of one, found ", bytes.size(),
                     " bytes of something else");
   }
-  FieldReader fields(bytes.substr(kMagic.size(), kHeadBytes - kMagic.size()));
+  const bool has_blocks = (static_cast<uint8_t>(bytes[kMagic.size()]) & kHasBlocks) != 0;
+  const size_t size = has_blocks ? kBlocksHeadBytes : kHeadBytes;
+  FieldReader fields(bytes.substr(kMagic.size(), size - kMagic.size()));
   SessionHead head;
   uint8_t keep = 0;
   int64_t ttl = 0, created = 0;
   ContentHash checksum{};
-  fields(keep, ttl, created, head.tokens, checksum);
-  const std::string_view covered = bytes.substr(0, kHeadBytes - sizeof(checksum));
+  fields(keep, ttl, created, head.tokens);
+  if (has_blocks) fields(head.block_bytes);
+  fields(checksum);
+  const std::string_view covered = bytes.substr(0, size - sizeof(checksum));
   if (!fields.Finished() || checksum != HashContent(covered)) {
     return DataLoss("session: the record's checksum is wrong");
   }
   head.durable = (keep & kDurable) != 0;
   head.evictable = (keep & kEvictable) != 0;
+  if (has_blocks && head.block_bytes <= 0) {
+    return DataLoss("session: expected the bytes of its blocks, found ", head.block_bytes);
+  }
   // The system clock counts nanoseconds in 64 bits.
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 1'000'000;
   if (ttl < 0 || ttl > kMax || created < 0 || created > kMax) {
@@ -71,11 +94,18 @@ Result<SessionHead> DecodeSessionHead(std::string_view bytes) {
   return head;
 }
 
-Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec& codec) {
+Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec& codec,
+                                    const BlockReader* blocks) {
   SessionRecord record;
   PS_ASSIGN_OR_RETURN(record.head, DecodeSessionHead(bytes));
-  if (bytes.size() > kHeadBytes) {
-    PS_ASSIGN_OR_RETURN(record.snapshot, codec.Decode(bytes.substr(kHeadBytes)));
+  const std::string_view snapshot = bytes.substr(HeadBytes(record.head));
+  if (!snapshot.empty()) {
+    PS_ASSIGN_OR_RETURN(record.snapshot, codec.Decode(snapshot, blocks));
+    PS_ASSIGN_OR_RETURN(record.groups, GroupsOfSnapshot(snapshot));
+  }
+  if (CountBytes(record.groups) != record.head.block_bytes) {
+    return DataLoss("session: expected ", record.head.block_bytes, " bytes of blocks, found ",
+                    CountBytes(record.groups));
   }
   const int64_t tokens = record.snapshot == nullptr ? 0 : record.snapshot->tokens();
   if (tokens != record.head.tokens) {
@@ -83,6 +113,12 @@ Result<SessionRecord> DecodeSession(std::string_view bytes, const SnapshotCodec&
                     tokens);
   }
   return record;
+}
+
+Result<std::vector<BlockGroup>> GroupsOfSession(std::string_view bytes) {
+  PS_ASSIGN_OR_RETURN(const SessionHead head, DecodeSessionHead(bytes));
+  if (head.block_bytes == 0) return std::vector<BlockGroup>();
+  return GroupsOfSnapshot(bytes.substr(HeadBytes(head)));
 }
 
 }  // namespace polysketch

@@ -88,8 +88,13 @@ Result<SessionTable::Iterator> SessionTable::FindLatest(Lock* lock, const Key& k
   if (!entry->stored) return entry;
   Hold hold(this, entry);
   const std::chrono::milliseconds ttl = entry->head.ttl;
-  const auto stored = Unlocked(
-      lock, [&] { return Counted("stat", options_.store->Renew(key.first, SessionKey(id), ttl)); });
+  StoredBlocks blocks = entry->blocks;
+  const auto stored = Unlocked(lock, [&]() -> Result<StoredInfo> {
+    BlockEntries entries(options_.store, options_.codec, key.first);
+    PS_RETURN_IF_ERROR(Counted("touch", entries.Touch(&blocks, ttl, options_.now())));
+    return Counted("stat", options_.store->Renew(key.first, SessionKey(id), ttl));
+  });
+  entry->blocks = std::move(blocks);
   hold.End();
   if (stored.status().code() == Code::kNotFound) {  // deleted or expired elsewhere
     Forget(entry);
@@ -105,21 +110,16 @@ Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key,
   Iterator entry = Find(key);
   std::optional<Hold> hold;
   if (entry != entries_.end()) hold.emplace(this, entry);
-  uint64_t revision = 0;
-  Result<SessionRecord> record = Unlocked(lock, [&]() -> Result<SessionRecord> {
-    PS_ASSIGN_OR_RETURN(const StateStore::Entry stored,
-                        Counted("get", options_.store->Get(key.first, SessionKey(key.second))));
-    revision = stored.info.revision;
-    return Counted("decode", DecodeSession(AsText(stored.bytes), options_.codec));
-  });
-  if (record.status().code() == Code::kNotFound) {
+  Result<StoredRecord> stored = Unlocked(lock, [&] { return ReadRecord(key); });
+  if (stored.status().code() == Code::kNotFound) {
     if (hold.has_value()) {  // deleted or expired elsewhere
       hold->End();
       Forget(entry);
     }
     return NoSession(key.second);
   }
-  if (!record.ok()) return record.status();
+  if (!stored.ok()) return stored.status();
+  SessionRecord& record = stored->record;
   if (entry == entries_.end()) {
     // Another operation may have loaded it meanwhile.
     if (Find(key) != entries_.end()) return FindLatest(lock, key, principal);
@@ -127,11 +127,12 @@ Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key,
     AddOnlyStored({key.first, false}, -1);
     hold.emplace(this, entry);
   }
-  SetSnapshot(entry, std::move(record->snapshot), principal);
-  entry->head = record->head;
+  SetSnapshot(entry, std::move(record.snapshot), principal);
+  entry->head = record.head;
   entry->stored = true;
   entry->in_store = true;
-  entry->revision = revision;
+  entry->revision = stored->revision;
+  entry->blocks = {stored->revision, std::move(record.groups), std::nullopt};
   ++stats_.loads;
   const Status status = MakeRoom(lock);
   hold->End();
@@ -183,25 +184,96 @@ void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> s
   stats_.memory_bytes = memory_.bytes();
 }
 
-Result<uint64_t> SessionTable::WriteRecord(const Key& key, const SessionRecord& record) {
-  std::string bytes = EncodeSession(record, options_.codec);
-  const auto size = static_cast<int64_t>(bytes.size());
-  PS_ASSIGN_OR_RETURN(const uint64_t revision,
-                      Counted("put", options_.store->Put(key.first, SessionKey(key.second),
-                                                         std::move(bytes), record.head.ttl)));
+Result<uint64_t> SessionTable::WriteRecord(const Key& key, SessionRecord record,
+                                           StoredBlocks* blocks) {
+  const SnapshotCodec& codec = options_.codec;
+  BlockEntries entries(options_.store, codec, key.first);
+  const SavedState* const state =
+      record.snapshot == nullptr ? nullptr : record.snapshot->state.get();
+  if (!blocks->groups.empty()) {
+    // Another replica may have written the session, or deleted it, and with it the blocks.
+    const auto now = Counted("stat", options_.store->Stat(key.first, SessionKey(key.second)));
+    if (!now.ok() && now.status().code() != Code::kNotFound) return now.status();
+    if (!now.ok() || now->revision != blocks->revision) *blocks = {};
+  }
+  BlockEntries::Written written;
+  if (state != nullptr && codec.layout.FullBlocks(state->position) > 0 &&
+      codec.layout.Fits(*state)) {
+    PS_ASSIGN_OR_RETURN(
+        written, Counted("put", entries.Write(*state, *blocks, record.head.ttl, options_.now())));
+  }
+  record.groups = written.blocks.groups;
+  std::string bytes = EncodeSession(record, codec, record.groups.empty() ? nullptr : &written.rest);
+  const int64_t size = std::ssize(bytes) + CountBytes(written.added);
+  const Result<uint64_t> revision = Counted(
+      "put",
+      options_.store->Put(key.first, SessionKey(key.second), std::move(bytes), record.head.ttl));
+  if (!revision.ok()) {
+    // A record of which it is unknown whether it was written may name them.
+    if (!IsOutcomeUnknown(revision.status())) entries.Delete(written.added);
+    return revision;
+  }
+  entries.Delete(blocks->groups, record.groups);
+  *blocks = std::move(written.blocks);
+  blocks->revision = *revision;
   std::lock_guard lock(mutex_);
   ++stats_.writes;
   stats_.written_bytes += size;
   return revision;
 }
 
+Result<SessionTable::StoredRecord> SessionTable::ReadRecord(const Key& key) {
+  BlockEntries entries(options_.store, options_.codec, key.first);
+  bool missing = false;
+  const BlockReader reader = {&options_.codec.layout, [&](const BlockGroup& group) {
+                                return Counted("get", entries.Read(group, &missing));
+                              }};
+  StoredRecord read;
+  while (true) {
+    PS_ASSIGN_OR_RETURN(const StateStore::Entry stored,
+                        Counted("get", options_.store->Get(key.first, SessionKey(key.second))));
+    // A block that is missing has been replaced together with the record, or it is lost.
+    const bool replaced = stored.info.revision != read.revision;
+    read.revision = stored.info.revision;
+    Result<SessionRecord> record =
+        Counted("decode", DecodeSession(AsText(stored.bytes), options_.codec, &reader));
+    if (!record.ok() && std::exchange(missing, false) && replaced) continue;
+    if (!record.ok()) return record.status();
+    read.record = *std::move(record);
+    return read;
+  }
+}
+
+Status SessionTable::DeleteRecord(const Key& key) {
+  const auto& [tenant, id] = key;
+  // The record may be another replica's.
+  std::vector<BlockGroup> groups;
+  if (options_.codec.layout.has_blocks()) {
+    const auto info = options_.store->Stat(tenant, SessionKey(id));
+    const auto head = info.ok() ? DecodeSessionHead(info->head) : info.status();
+    if (head.ok() && head->block_bytes > 0) {
+      const auto stored = options_.store->Get(tenant, SessionKey(id));
+      auto named = stored.ok() ? GroupsOfSession(AsText(stored->bytes)) : stored.status();
+      if (named.ok()) groups = *std::move(named);
+    }
+  }
+  const Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
+  if (status.ok()) BlockEntries(options_.store, options_.codec, tenant).Delete(groups);
+  return status;
+}
+
 Status SessionTable::Write(Lock* lock, Iterator entry) {
   const Key key = entry->key;
   const SessionRecord record = {entry->head, entry->snapshot};
-  const Result<uint64_t> written = Unlocked(lock, [&] { return WriteRecord(key, record); });
+  StoredBlocks blocks = entry->blocks;
+  const Result<uint64_t> written =
+      Unlocked(lock, [&] { return WriteRecord(key, record, &blocks); });
   entry->stored = written.ok();
   entry->in_store |= written.ok() || IsOutcomeUnknown(written.status());
-  if (written.ok()) entry->revision = *written;
+  if (written.ok()) {
+    entry->revision = *written;
+    entry->blocks = std::move(blocks);
+  }
   return written.status();
 }
 

@@ -114,12 +114,14 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
     entry->in_store = true;
     // After an error the store holds the snapshot before, or, of an unknown outcome, perhaps the new
     // one: the next use asks it, as for a session that another replica has written.
+    StoredBlocks blocks = entry->blocks;
     PS_ASSIGN_OR_RETURN(const uint64_t revision,
-                        Unlocked(&lock, [&] { return WriteRecord(key, record); }));
+                        Unlocked(&lock, [&] { return WriteRecord(key, record, &blocks); }));
     SetReserved(&lease, 0);
     SetSnapshot(entry, std::move(snapshot), lease.principal_);
     entry->stored = true;
     entry->revision = revision;
+    entry->blocks = std::move(blocks);
   } else {
     SetReserved(&lease, 0);
     SetSnapshot(entry, std::move(snapshot), lease.principal_);
@@ -139,9 +141,8 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
   // The store holds an older snapshot of a session that was moved there for memory only: it must
   // not be loaded again. After an error the next commit and Delete try again.
   if (!writes && entry->in_store) {
-    const Status deleted = Unlocked(&lock, [&] {
-      return Counted("delete", options_.store->Delete(key.first, SessionKey(key.second)));
-    });
+    const Status deleted = Unlocked(&lock, [&] { return DeleteRecord(key); });
+    if (deleted.ok()) entry->blocks = {};
     entry->in_store = !deleted.ok() && deleted.code() != Code::kNotFound;
   }
   return Describe(*entry);
@@ -182,9 +183,7 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
       if (entry->leased) return InUse(id);
       if (options_.store != nullptr && (entry->in_store || entry->head.durable)) {
         Hold hold(this, entry);
-        Status status = Unlocked(&lock, [&] {
-          return Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
-        });
+        Status status = Unlocked(&lock, [&] { return DeleteRecord({tenant, id}); });
         hold.End();
         if (!status.ok() && status.code() != Code::kNotFound) return status;
       }
@@ -193,7 +192,7 @@ Status SessionTable::Delete(const std::string& tenant, const std::string& id) {
     }
   }
   if (options_.store == nullptr || !IsStateKey(id)) return NoSession(id);
-  Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
+  Status status = DeleteRecord({tenant, id});
   const bool snapshot = status.code() == Code::kNotFound;
   if (snapshot) status = Counted("delete", options_.store->Delete(tenant, SnapshotKey(id)));
   if (status.code() == Code::kNotFound) return NotFound("there is no session or snapshot ", id);
@@ -333,7 +332,7 @@ Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const S
   const bool durable = entry.head.durable;
   uint64_t revision = 0;
   if (durable) {
-    PS_ASSIGN_OR_RETURN(revision, WriteRecord(key, {entry.head, snapshot}));
+    PS_ASSIGN_OR_RETURN(revision, WriteRecord(key, {entry.head, snapshot}, &entry.blocks));
   }
   SessionInfo info;
   Status status;
@@ -388,7 +387,7 @@ SessionInfo SessionTable::Describe(const std::string& id, const StoredInfo& stor
   const SessionHead head = decoded.ok() ? *decoded : SessionHead{.created = now};
   return {id,
           head.tokens,
-          stored.bytes,
+          stored.bytes + head.block_bytes,
           head.durable,
           /*in_memory=*/false,
           Since(head.created, now),

@@ -41,6 +41,7 @@
 #include "base/shares.h"
 #include "engine/session/memory_ledger.h"
 #include "engine/session/session_record.h"
+#include "engine/session/stored_blocks.h"
 #include "engine/store/state_store.h"
 
 namespace polysketch {
@@ -234,6 +235,7 @@ class SessionTable {
     bool held = false;         // by an operation that has released mutex_: see Hold
     bool is_snapshot = false;  // a snapshot and not a session; only without a store
     uint64_t revision = 0;
+    StoredBlocks blocks = {};
     std::chrono::steady_clock::time_point used = {};
   };
   using Iterator = std::list<Entry>::iterator;
@@ -311,8 +313,17 @@ class SessionTable {
 
   // --- session_residence.cc: mutex_ is not held ---
   void Release(SessionLease* lease);
-  // Encodes and stores a session. Returns its revision.
-  Result<uint64_t> WriteRecord(const Key& key, const SessionRecord& record);
+  // Stores a session: what *blocks, those that its record names in the store, lack, and a new record. Sets
+  // *blocks to those that this one names. Returns its revision.
+  Result<uint64_t> WriteRecord(const Key& key, SessionRecord record, StoredBlocks* blocks);
+  struct StoredRecord {
+    uint64_t revision = 0;
+    SessionRecord record;
+  };
+  // Reads the record of a session and the blocks that it names.
+  Result<StoredRecord> ReadRecord(const Key& key);
+  // Deletes the record of a session, and then the blocks that it named.
+  Status DeleteRecord(const Key& key);
   // Writes the session, unless the store holds its current revision.
   void FlushOne(const Key& key);
 

@@ -7,8 +7,11 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/byte_buffer.h"
 #include "base/status.h"
+#include "engine/snapshot/block_group.h"
 #include "engine/snapshot/check.h"
 #include "engine/snapshot/content_hash.h"
 #include "engine/snapshot/snapshot.h"
@@ -31,6 +34,12 @@ struct SnapshotBinding {
 std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& binding,
                            StateEncoding encoding);
 
+// A snapshot whose full blocks are stored apart, in `groups`. `rest`: the other values of its state
+// (StateLayout::RestBytes). It belongs to no migrated completion.
+std::string EncodeSnapshot(const Snapshot& snapshot, const SnapshotBinding& binding,
+                           StateEncoding encoding, const ByteBuffer& rest,
+                           const std::vector<BlockGroup>& groups);
+
 struct DecodeLimits {
   SnapshotLimits tokens;
   size_t max_state_bytes = 0;  // as SequenceState::Save writes it
@@ -38,9 +47,13 @@ struct DecodeLimits {
 
 // DATA_LOSS: the bytes are damaged or are not a snapshot. FAILED_PRECONDITION: the snapshot belongs
 // to another model, tokenizer or numeric format, or has another version. INVALID_ARGUMENT: the
-// snapshot is undamaged and holds impossible values.
+// snapshot is undamaged and holds impossible values. `blocks` reads those that are stored apart; without it a
+// snapshot that has some is refused as one of another version.
 Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& binding,
-                                const DecodeLimits& limits);
+                                const DecodeLimits& limits, const BlockReader* blocks = nullptr);
+
+// The groups of blocks that the snapshot names; none of one that is whole. DATA_LOSS as DecodeSnapshot.
+Result<std::vector<BlockGroup>> GroupsOfSnapshot(std::string_view bytes);
 
 // The memory of the state that DecodeSnapshot(bytes) makes, before it is made; 0 for bytes whose header
 // is refused.

@@ -193,6 +193,11 @@ void EncodeState(const std::function<void(const StateWriter& write)>& write_stat
   compressor.Finish();
 }
 
+void KeptValues(std::span<const uint8_t> values, StateEncoding encoding,
+                const std::function<void(std::string_view)>& write) {
+  WriteValues(values, ValueBytes(encoding) == 2, write);
+}
+
 Result<ByteBuffer> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size) {
   if (encoding >= std::size(kNames) || size % sizeof(float) != 0) {
     return DataLoss("snapshot: state: unknown encoding ", encoding, " of ", size, " bytes");

@@ -29,6 +29,11 @@ using StateWriter = std::function<void(std::span<const uint8_t>)>;
 void EncodeState(const std::function<void(const StateWriter& write)>& write_state, size_t size,
                  StateEncoding encoding, std::string* out);
 
+// Calls write(bytes) for what the encoding keeps of float32 values, before compression. Of values that it
+// decodes to, it keeps the same.
+void KeptValues(std::span<const uint8_t> values, StateEncoding encoding,
+                const std::function<void(std::string_view)>& write);
+
 // Decodes `bytes` to float32 values. `size`: their size in bytes, which the caller has limited.
 // DATA_LOSS for bytes that EncodeState does not make of a state of this size.
 Result<ByteBuffer> DecodeState(std::string_view bytes, uint32_t encoding, uint64_t size);

@@ -84,6 +84,17 @@ bool SharesStates(DecoderModel* model) {
   return state != nullptr && state->shares();
 }
 
+// Where full blocks of KV caches are in saved states. The reference backend saves a head of all tokens at a time:
+// its states have no blocks.
+StateLayout LayoutOf(DecoderModel* model) {
+  if (std::ranges::none_of(model->attention(), &AttentionSpec::kv_cache)) return {};
+  const std::unique_ptr<SequenceState> state = model->NewState();
+  if (state == nullptr) return {};
+  const bool block_order = state->parts() == 1;
+  if (!block_order && !state->shares()) return {};
+  return StateLayout(model->attention(), block_order);
+}
+
 // The memory of such a saved state of `tokens` tokens (SequenceState::Memory).
 size_t CopyBytes(const DecoderModel& model, int64_t tokens) {
   size_t bytes = model.StateBytes(tokens);
@@ -153,6 +164,7 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
                          .has_tokenizer = loaded.tokenizer != nullptr};
   codec.limits.max_state_bytes = MaxStateBytes(loaded);
   codec.encoding = EncodingNamed(config.state_store_format);
+  codec.layout = LayoutOf(loaded.model.get());
   options.store = loaded.store.get();
   options.memory = config.session_memory > 0 ? static_cast<size_t>(config.session_memory)
                                              : loaded.engine->stats().state_bytes_limit;

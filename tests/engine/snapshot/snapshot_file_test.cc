@@ -159,10 +159,10 @@ TEST(SnapshotFile, VersionTellsOfADecayGate) {
   ASSERT_TRUE(back.ok()) << back.status().ToString();
   ExpectSame(*back, snapshot);
   std::string unknown = plain;
-  unknown[8] = 3;
+  unknown[8] = 4;
   const Status status = DecodeSnapshot(unknown, Binding(), kLimits).status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
-  EXPECT_NE(status.message().find("expected version 1 or 2, found 3"), std::string::npos)
+  EXPECT_NE(status.message().find("expected version 1 to 3, found 4"), std::string::npos)
       << status.ToString();
 }
 
