@@ -103,8 +103,9 @@ class JsonToolParser final : public ToolParser {
       return InCall(c, events);
     }
     if (calls_here_ > 0 && array_ && c == ']') {
-      held_ += c;
-      state_ = State::kClose;
+      // The end of the array is a part of the calls.
+      held_.clear();
+      state_ = close_.empty() && !open_.empty() ? State::kSearch : State::kClose;
       return true;
     }
     if (calls_here_ > 0 && !array_ && !close_.empty() && c == close_[0]) {

@@ -1,9 +1,11 @@
 #include "server/chat/python_call.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 
 #include "base/bounded_json.h"
 #include "server/chat/text.h"
@@ -15,6 +17,12 @@ namespace {
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsInName(char c) {
   return c == '_' || IsDigit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+// The value of a digit of any base; 99 for another character.
+int DigitOf(char c) {
+  const int lower = c | 0x20;
+  return IsDigit(c) ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
 }
 
 std::string Quoted(const std::string& text) {
@@ -79,11 +87,12 @@ class Reader {
   bool Value(std::string* out, int depth) {
     if (depth > kMaxJsonDepth) return false;
     const char c = PeekAfterSpace();
-    if (c == '"' || c == '\'') {
+    if (AtString()) {
       std::string text;
       do {  // strings beside each other are one
         if (!String(&text)) return false;
-      } while (PeekAfterSpace() == '"' || Peek() == '\'');
+        SkipSpace();
+      } while (AtString());
       *out += Quoted(text);
       return true;
     }
@@ -123,13 +132,25 @@ class Reader {
       if (!comma) return false;
       if (!first) *out += ", ";
       first = false;
-      const char c = PeekAfterSpace();
-      if ((c != '"' && c != '\'') || !Value(out, depth + 1) || !Skip(':')) return false;
+      if (!Key(out, depth + 1) || !Skip(':')) return false;
       *out += ": ";
       if (!Value(out, depth + 1)) return false;
       comma = Skip(',');
     }
     *out += '}';
+    return true;
+  }
+
+  // A string; an integer, a boolean or None becomes one, as json.dumps writes it.
+  bool Key(std::string* out, int depth) {
+    SkipSpace();
+    if (AtString()) return Value(out, depth);
+    std::string key;
+    const char c = Peek();
+    if (c == '[' || c == '(' || c == '{' || !Value(&key, depth)) return false;
+    if (key.find_first_of(".eE") != std::string::npos && IsDigit(key.back()))
+      return false;  // Python would write the number in its own way
+    *out += Quoted(key);
     return true;
   }
 
@@ -142,6 +163,21 @@ class Reader {
     return true;
   }
 
+  // Appends digits of the base; underscores may be between them. False for no digit, or an underscore that no
+  // digit follows.
+  bool Digits(int base, std::string* digits) {
+    do {
+      if (DigitOf(Peek()) >= base) return false;
+      while (DigitOf(Peek()) < base) *digits += text_[at_++];
+    } while (SkipHere('_'));
+    return true;
+  }
+  bool SkipHere(char c) {
+    if (Peek() != c) return false;
+    ++at_;
+    return true;
+  }
+
   // Digits, which JSON writes in another way: no sign +, no zeros before others, digits beside a point.
   bool Number(std::string* out) {
     std::string number;
@@ -150,42 +186,78 @@ class Reader {
       ++at_;
       SkipSpace();
     }
+    const char second =
+        at_ + 1 < text_.size() && Peek() == '0' ? static_cast<char>(text_[at_ + 1] | 0x20) : '\0';
+    const int base = second == 'x' ? 16 : second == 'o' ? 8 : second == 'b' ? 2 : 10;
+    if (!(base == 10 ? Decimal(&number) : OtherBase(base, &number))) return false;
+    *out += number == "-0" ? "0" : number;
+    return !IsInName(Peek()) && Peek() != '.';
+  }
+
+  bool Decimal(std::string* out) {
     std::string whole, fraction, exponent;
-    while (IsDigit(Peek())) whole += text_[at_++];
-    const bool point = Peek() == '.';
-    if (point) ++at_;
-    while (point && IsDigit(Peek())) fraction += text_[at_++];
-    if (whole.empty() && fraction.empty()) return false;
+    if (Peek() != '.' && !Digits(10, &whole)) return false;
+    const bool point = SkipHere('.');
+    if (point && (whole.empty() || IsDigit(Peek())) && !Digits(10, &fraction)) return false;
     if (Peek() == 'e' || Peek() == 'E') {
       exponent = text_[at_++];
       if (Peek() == '-' || Peek() == '+') exponent += text_[at_++];
-      const size_t digits = exponent.size();
-      while (IsDigit(Peek())) exponent += text_[at_++];
-      if (exponent.size() == digits) return false;
+      if (!Digits(10, &exponent)) return false;
     }
-    if (IsInName(Peek()) || Peek() == '.') return false;
     const size_t zeros = std::min(whole.find_first_not_of('0'), whole.size());
     // Python has no integers as 012.
     if (!point && exponent.empty() && zeros > 0 && zeros < whole.size()) return false;
     whole.erase(0, zeros);
-    *out += number + (whole.empty() ? "0" : whole);
+    *out += whole.empty() ? "0" : whole;
     if (point) *out += StrCat(".", fraction.empty() ? "0" : fraction);
     *out += exponent;
     return true;
   }
 
+  // 0x1F, 0o17, 0b11, of at most 64 bits.
+  bool OtherBase(int base, std::string* out) {
+    at_ += 2;
+    (void)SkipHere('_');
+    std::string digits;
+    if (!Digits(base, &digits)) return false;
+    uint64_t value = 0;
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+    *out += StrCat(value);
+    return error == std::errc();
+  }
+
+  bool AtString() const {
+    const char c = static_cast<char>(Peek() | 0x20);
+    const size_t quote = at_ + (c == 'r' || c == 'u' ? 1 : 0);
+    return quote < text_.size() && (text_[quote] == '"' || text_[quote] == '\'');
+  }
+
+  // A string that ends with one or three quotes. In a raw one (r"...") a backslash is itself.
   bool String(std::string* out) {
-    const char quote = text_[at_++];
-    while (Peek() != quote) {
-      if (at_ >= text_.size() || Peek() == '\n') return false;
+    const bool raw = (Peek() | 0x20) == 'r';
+    if (Peek() != '"' && Peek() != '\'') ++at_;
+    const std::string three(3, Peek());
+    const bool lines = text_.substr(at_).starts_with(three);
+    const std::string_view end = std::string_view(three).substr(lines ? 0 : 2);
+    at_ += end.size();
+    while (!text_.substr(at_).starts_with(end)) {
+      if (at_ >= text_.size()) return false;
       const char c = text_[at_++];
-      if (c != '\\') {
+      if (c == '\n' || c == '\r') {
+        if (!lines) return false;
+        if (c == '\r') (void)SkipHere('\n');
+        *out += '\n';
+      } else if (c != '\\') {
         *out += c;
-      } else if (!Escape(out)) {
-        return false;
+      } else if (!raw) {
+        if (!Escape(out)) return false;
+      } else {
+        *out += c;
+        if (at_ < text_.size() && (Peek() == '\\' || Peek() == end[0])) *out += text_[at_++];
       }
     }
-    ++at_;
+    at_ += end.size();
     return true;
   }
 
@@ -217,16 +289,24 @@ class Reader {
     return c != 'N';
   }
 
-  // Reads `digits` digits of a character.
-  bool Code(int base, int digits, std::string* out) {
-    uint32_t code = 0;
-    for (; digits > 0; --digits) {
-      const char c = Peek();
-      const int lower = c | 0x20;
-      const int value = IsDigit(c) ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
+  bool CodeOf(int base, int digits, uint32_t* code) {
+    for (*code = 0; digits > 0; --digits) {
+      const int value = DigitOf(Peek());
       if (value >= base) return false;
-      code = code * static_cast<uint32_t>(base) + static_cast<uint32_t>(value);
+      *code = *code * static_cast<uint32_t>(base) + static_cast<uint32_t>(value);
       ++at_;
+    }
+    return true;
+  }
+
+  // Reads `digits` digits of a character, or of the first half of one as JSON writes it: \ud83d\ude00.
+  bool Code(int base, int digits, std::string* out) {
+    uint32_t code = 0, low = 0;
+    if (!CodeOf(base, digits, &code)) return false;
+    if (code >= 0xd800 && code < 0xdc00 && text_.substr(at_).starts_with("\\u")) {
+      at_ += 2;
+      if (!CodeOf(16, 4, &low) || low < 0xdc00 || low >= 0xe000) return false;
+      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
     if (code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return false;
     chat::AppendUtf8(code, out);

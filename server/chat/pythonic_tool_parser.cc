@@ -44,6 +44,7 @@ class PythonicToolParser final : public ToolParser {
     } else if (closed_ || (c == ']' && calls_ == 0) || (c == ',' && (comma_ || calls_ == 0))) {
       Leave(events);
     } else if (c == ']') {
+      held_.clear();
       closed_ = true;
     } else if (c == ',') {
       comma_ = true;
@@ -57,19 +58,10 @@ class PythonicToolParser final : public ToolParser {
 
   void InCall(char c, ToolEvents* events) {
     call_ += c;
-    if (quote_ != '\0') {
-      if (escaped_) {
-        escaped_ = false;
-      } else if (c == '\\') {
-        escaped_ = true;
-      } else if (c == quote_) {
-        quote_ = '\0';
-      }
-      return;
-    }
+    if (quote_ != '\0' && InString(c)) return;
     // A name, and nothing before the bracket.
     if (depth_ == 0 && c != '(' && !IsInToolName(c)) return Leave(events);
-    if (c == '"' || c == '\'') quote_ = c;
+    if (c == '"' || c == '\'') quote_ = c, quotes_ = 1, content_ = false;
     if (c == '(' || c == '[' || c == '{') ++depth_;
     if (c != ')' && c != ']' && c != '}') return;
     if (--depth_ > 0) return;
@@ -84,6 +76,28 @@ class PythonicToolParser final : public ToolParser {
     comma_ = false;
     ++calls_;
     state_ = State::kBetween;
+  }
+
+  // Returns whether the byte belongs to the string. It begins and ends with one quote, or with three.
+  bool InString(char c) {
+    const bool quote = c == quote_ && !escaped_;
+    if (!content_) {
+      if (quote && quotes_ < 3) {
+        ++quotes_;
+        return true;
+      }
+      if (quotes_ == 2) {  // it was empty
+        quote_ = '\0';
+        return false;
+      }
+      content_ = true;
+      end_ = quotes_;
+      quotes_ = 0;
+    }
+    quotes_ = quote ? quotes_ + 1 : 0;
+    escaped_ = c == '\\' && !escaped_;
+    if (quotes_ == end_) quote_ = '\0';
+    return true;
   }
 
   void Reject(char c, ToolEvents* events) {
@@ -101,9 +115,12 @@ class PythonicToolParser final : public ToolParser {
   const std::set<std::string> names_;
   const int max_calls_;
   State state_ = State::kStart;
-  std::string held_;  // since the last call
-  std::string call_;  // of held_
-  char quote_ = '\0';
+  std::string held_;      // since the last call
+  std::string call_;      // of held_
+  char quote_ = '\0';     // of the string that is open
+  int quotes_ = 0;        // in a row, at its beginning or within it
+  int end_ = 0;           // quotes that end it
+  bool content_ = false;  // it has more than quotes
   bool escaped_ = false;
   int depth_ = 0;  // brackets that are open in call_
   int calls_ = 0;

@@ -136,6 +136,14 @@ TEST(ToolParser, FormsThatBeginTheOutput) {
                  R"(Hm. [TOOL_CALLS] [{"name": "f", "arguments": {"x": "]"}}, {"name": "f"}])"),
             R"('Hm.'f({"x": "]"})f({}))");
   EXPECT_EQ(Read(ToolForm::kMistral, R"([{"name": "f"}])"), R"('[{"name": "f"}]')");
+  // The end of an array belongs to its calls, whatever follows.
+  EXPECT_EQ(Read(ToolForm::kJson, R"([{"name": "f"}] so)"), "f({})' so'");
+  EXPECT_EQ(Read(ToolForm::kJson, "[{\"name\": \"f\"} ]\n"), "f({})");
+  EXPECT_EQ(Read(ToolForm::kMistral, R"([TOOL_CALLS][{"name": "f"}] so)"), "f({})' so'");
+  EXPECT_EQ(
+      Read(ToolForm::kMistral, R"([TOOL_CALLS][{"name": "f"}] [TOOL_CALLS][{"name": "get_time"}])"),
+      "f({})get_time({})");
+  EXPECT_EQ(Read(ToolForm::kHermes, R"(<tool_call>[{"name": "f"}] so)"), "f({})' so'");
   ToolParsing unmarked = Parsing(ToolForm::kMistral);
   unmarked.unmarked = true;
   EXPECT_EQ(Show(Read(unmarked, R"([{"name": "f"}])")), "f({})");
@@ -149,17 +157,24 @@ TEST(ToolParser, Pythonic) {
   EXPECT_EQ(read(R"([get_weather(city="Paris"), f()])"), StrCat("get_weather(", kParis, ")f({})"));
   EXPECT_EQ(read(R"([f(**{"x": [true, None]})])"), R"(f({"x": [true, null]}))");
   EXPECT_EQ(read("[f(x=')]')]"), R"(f({"x": ")]"}))");
-  for (const std::string text : {"[1] is a note", "[]", "[f", "[f(", "[f(x)]", "[f(x=1 y=2)]",
-                                 "[other()]", "f()", "[f(x=g())]", "[,f()]", "[f(x={1: 2})]"})
+  for (const std::string text :
+       {"[1] is a note", "[]", "[f", "[f(", "[f(x)]", "[f(x=1 y=2)]", "[other()]", "f()",
+        "[f(x=g())]", "[,f()]", "[f(x={1, 2})]", "[f(x=''')]')]"})
     EXPECT_EQ(read(text), "'" + text + "'");
   EXPECT_EQ(read("[f() f()]"), "f({})' f()]'");
-  EXPECT_EQ(read("[f()] and"), "f({})'] and'");
+  EXPECT_EQ(read("[f()] and"), "f({})' and'");
+  EXPECT_EQ(read("[f()]] and"), "f({})'] and'");
+  EXPECT_EQ(read("[f()] \n"), "f({})");
+  EXPECT_EQ(read("[f(x={1: 0x10, True: 1_000})]"), R"(f({"x": {"1": 16, "true": 1000}}))");
+  // Strings of three quotes, and empty ones.
+  EXPECT_EQ(read(R"([f(x='''it's ")]''', y=""), f(x='')])"),
+            R"(f({"x": "it's \")]", "y": ""})f({"x": ""}))");
 }
 
 TEST(ToolParser, PythonCallsAreThoseOfAst) {
   std::ifstream file(testing::SourceDir() / "tests/server/chat/recorded_python_calls.json");
   const json cases = json::parse(file);
-  EXPECT_GE(cases.size(), 300u);
+  EXPECT_GE(cases.size(), 600u);
   for (const json& one : cases) {
     const std::string text = one.at(0);
     const std::optional<PythonCall> call = ParsePythonCall(text);
