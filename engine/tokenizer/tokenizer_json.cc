@@ -369,6 +369,10 @@ class Reader {
   Status ReadAddedTokens(const json& tokens) {
     if (tokens.is_null()) return Status();
     if (!tokens.is_array()) return Wrong("added_tokens", "an array", tokens);
+    // The id is that which Hugging Face's tokenizers give a text, whatever the file says: that of the vocabulary;
+    // else the next one, beyond the size of the vocabulary and the added tokens before.
+    const json& vocab = Field(Field(root_, "model"), "vocab");
+    int64_t next = vocab.is_object() ? static_cast<int64_t>(vocab.size()) : 0;
     std::set<std::string> texts;
     for (size_t i = 0; i < tokens.size(); ++i) {
       const std::string path = StrCat("added_tokens[", i, "]");
@@ -378,8 +382,11 @@ class Reader {
       PS_ASSIGN_OR_RETURN(token.text, Text(one, "content", path));
       const json& id = Field(one, "id");
       if (!id.is_number_integer()) return Wrong(path + ".id", "an id", id);
-      PS_RETURN_IF_ERROR(AddPiece(token.text, id.get<int64_t>(), path));
-      token.id = id.get<int32_t>();
+      const json& known = Field(vocab, token.text.c_str());
+      const int64_t assigned = known.is_number_integer() ? known.get<int64_t>() : next;
+      PS_RETURN_IF_ERROR(AddPiece(token.text, assigned, path));
+      token.id = static_cast<int32_t>(assigned);
+      next = std::max(next, assigned + 1);
       PS_ASSIGN_OR_RETURN(token.special, Flag(one, "special", false, path));
       PS_ASSIGN_OR_RETURN(token.single_word, Flag(one, "single_word", false, path));
       PS_ASSIGN_OR_RETURN(token.strip_left, Flag(one, "lstrip", false, path));

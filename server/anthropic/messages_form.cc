@@ -64,7 +64,7 @@ class MessagesForm final : public AnswerForm {
   Json TakeLogprobs(Logprobs*) const override { return {}; }
 
   int64_t KeptBytes() const override {
-    return parser_ == nullptr ? 0 : static_cast<int64_t>(parser_->held_bytes());
+    return parser_ == nullptr ? 0 : static_cast<int64_t>(parser_->held_bytes() + call_.text.size());
   }
 
   std::string Whole(Answer* answer) override {
@@ -156,19 +156,19 @@ class MessagesForm final : public AnswerForm {
           events += TakeText(Kind::kText, part.text);
           break;
         case ToolEvent::Kind::kCall:
-          events += BeginBlock({.kind = Kind::kCall,
-                                .call_id = NewCallId(tools_->form, "toolu_"),
-                                .name = part.text});
+          call_ = {
+              .kind = Kind::kCall, .call_id = NewCallId(tools_->form, "toolu_"), .name = part.text};
           break;
         case ToolEvent::Kind::kArguments:
-          events += Grow({{"type", "input_json_delta"}, {"partial_json", part.text}}, part.text);
+          call_.text += part.text;
           break;
         case ToolEvent::Kind::kEnd:
           ++calls_;
-          events += EndBlock();
+          events += WholeCall(std::exchange(call_, {}));
           break;
         case ToolEvent::Kind::kBroken:
-          events += BreakCall(part.text, choice->finish_reason == "length");
+          call_ = {};
+          events += TakeText(Kind::kText, part.text);
           break;
       }
     }
@@ -185,15 +185,12 @@ class MessagesForm final : public AnswerForm {
     return events += Grow(delta, text);
   }
 
-  // A stream has the call already: one that the end of the output `cut` ends there.
-  std::string BreakCall(const std::string& text, bool cut) {
-    if (streams_) {
-      std::string events = EndBlock();
-      return cut ? events : events += TakeText(Kind::kText, text);
-    }
-    blocks_.pop_back();
-    open_ = !blocks_.empty() && blocks_.back().kind == Kind::kText;  // it goes on
-    return TakeText(Kind::kText, text);
+  // Nothing takes a block back: a call is one when it is complete.
+  std::string WholeCall(Block call) {
+    const std::string arguments = std::exchange(call.text, "");
+    std::string events = BeginBlock(std::move(call));
+    events += Grow({{"type", "input_json_delta"}, {"partial_json", arguments}}, arguments);
+    return events += EndBlock();
   }
 
   std::string BeginBlock(Block block) {
@@ -226,6 +223,7 @@ class MessagesForm final : public AnswerForm {
   const std::unique_ptr<ToolParser> parser_;  // null without tools
   bool streams_ = false;
   std::vector<Block> blocks_;
+  Block call_;         // that is being read
   bool open_ = false;  // the last block has not ended
   int64_t begun_ = 0;  // blocks
   int calls_ = 0;      // that are complete

@@ -50,10 +50,14 @@ Status CheckList(const Json& value, const std::string& name, std::string_view ex
                          value.is_array() ? "an empty array" : JsonTypeName(value));
 }
 
+const Json* MemberOf(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
 const Json* JsonFields::Any(const char* name) {
   known_.insert(name);
-  const auto found = object_.find(name);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  return MemberOf(object_, name);
 }
 
 template <typename T>

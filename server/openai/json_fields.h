@@ -30,6 +30,9 @@ Status CheckObject(const nlohmann::ordered_json& value, const std::string& name)
 Status CheckList(const nlohmann::ordered_json& value, const std::string& name,
                  std::string_view expected);
 
+// The member `name` of an object; nullptr if it is absent or null, which count as one.
+const nlohmann::ordered_json* MemberOf(const nlohmann::ordered_json& object, const char* name);
+
 // Fields of one object that no reader asks for.
 inline constexpr int kMaxUnreadFields = 1000;
 

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "server/http/json_text.h"
+#include "server/openai/json_fields.h"
 
 namespace polysketch {
 namespace {
@@ -49,13 +50,13 @@ std::string InputItems(const Json& input, std::string_view name) {
   }
   for (size_t i = 0; i < items.size(); ++i) {
     Json& item = items[i];
-    if (!item.contains("type")) item["type"] = "message";
+    if (MemberOf(item, "type") == nullptr) item["type"] = "message";
     const auto type = item["type"].get<std::string>();
     if (type == "message") MakeMessage(&item);
     const auto id = item.find("id");
     if (id == item.end() || !id->is_string() || id->empty())
       item["id"] = StrCat(IdPrefix(type), name, "_", i);
-    if (type == "message" && !item.contains("status")) item["status"] = "completed";
+    if (type == "message" && MemberOf(item, "status") == nullptr) item["status"] = "completed";
   }
   return JsonText(items);
 }

@@ -65,7 +65,8 @@ Status AddCall(const Json& item, const std::string& field, std::vector<ChatMessa
 }
 
 Status AddItem(const Json& item, const std::string& field, std::vector<ChatMessage>* messages) {
-  const Json type = item.value("type", Json("message"));
+  const Json* const named = MemberOf(item, "type");
+  const Json type = named == nullptr ? Json("message") : *named;
   if (type == "function_call") return AddCall(item, field, messages);
   if (type == "reasoning") return AddReasoning(item, field, messages);
   Json object = item;
@@ -221,7 +222,8 @@ std::string Echo(const Json& body, bool store, bool truncates, const ToolUse& to
   echo["background"] = false;
   echo["instructions"] = OrNull(body, "instructions");
   echo["max_output_tokens"] = OrNull(body, "max_output_tokens");
-  echo["metadata"] = body.contains("metadata") ? body["metadata"] : Json::object();
+  const Json* const metadata = MemberOf(body, "metadata");
+  echo["metadata"] = metadata == nullptr ? Json::object() : *metadata;
   echo["parallel_tool_calls"] = tools.parallel;
   echo["previous_response_id"] = OrNull(body, "previous_response_id");
   echo["store"] = store;

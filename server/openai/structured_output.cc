@@ -196,7 +196,7 @@ void ReadOutputConfig(JsonFields* fields, v1::CompleteRequest* request) {
 
 Json EchoedText(const Json& body) {
   const Json::json_pointer at("/text/format");
-  if (!body.contains(at)) return {{"format", {{"type", "text"}}}};
+  if (!body.contains(at) || body.at(at).is_null()) return {{"format", {{"type", "text"}}}};
   Json format = body.at(at);
   if (format.contains("schema") && format["schema"].is_string()) {
     auto schema = ParseJson<Json>(format["schema"].get_ref<const std::string&>());

@@ -47,7 +47,7 @@ Result<Json> ParametersOf(const Json* parameters, const std::string& name) {
 
 // A tool of the Responses API as one of chat completions.
 Json Nested(const Json& tool) {
-  if (!tool.is_object() || tool.contains("function")) return tool;
+  if (!tool.is_object() || MemberOf(tool, "function") != nullptr) return tool;
   // Members are copied at once: the library looks for each new key among all others.
   Json nested, function = tool;
   function.erase("type");

@@ -89,6 +89,24 @@ class Blocks(unittest.TestCase):
             )
 
 
+def number(writer: gguf.GGUFWriter, field: str, value: float) -> None:
+    kind = gguf.GGUFValueType.FLOAT64 if isinstance(value, float) else gguf.GGUFValueType.UINT32
+    writer.kv_data[0]["llama." + field] = gguf.gguf_writer.GGUFValue(value, kind)
+
+
+def unused(writer: gguf.GGUFWriter, name: str) -> None:
+    """Token 9 is unused, and that which `name` says."""
+    writer.kv_data[0]["tokenizer.ggml.token_type"].value[9] = 5
+    writer.kv_data[0][f"tokenizer.ggml.{name}_token_id"] = gguf.gguf_writer.GGUFValue(9, gguf.GGUFValueType.UINT32)
+
+
+def add_biases(writer: gguf.GGUFWriter, outputs: bool = True) -> None:
+    rows = {"q": HEADS * HEAD_SIZE, "k": KV_HEADS * HEAD_SIZE, "v": KV_HEADS * HEAD_SIZE} | ({"output": WIDTH} if outputs else {})
+    for i in range(LAYERS):
+        for name, size in rows.items():
+            writer.add_tensor(f"blk.{i}.attn_{name}.bias", np.ones(size, np.float32))
+
+
 class Conversion(support.ToolTest):
     def setUp(self):
         super().setUp()
@@ -353,6 +371,17 @@ class Conversion(support.ToolTest):
         with self.assertRaisesRegex(ToolError, "expected the divisors of Llama 3.1 or 3.2"):
             self.made(self.write(change=lambda writer: llama3(writer, 5.0)), "other")
 
+    def test_biases(self):
+        folder = self.made(self.write(change=add_biases))
+        self.assertTrue(json.loads((folder / "config.json").read_text())["attention_bias"])
+        tensors = safetensors.read([folder / "model.safetensors"])
+        for name in "qkvo":
+            self.assertIn(f"model.layers.1.self_attn.{name}_proj.bias", tensors)
+
+    def test_an_unused_padding_token_is_none(self):
+        folder = self.made(self.write(change=lambda writer: unused(writer, "padding")))
+        self.assertIsNone(json.loads((folder / "config.json").read_text())["pad_token_id"])
+
     def test_what_is_not_converted_is_named(self):
         drop = "model.layers.1.mlp.up_proj.weight"
         cases = {
@@ -362,6 +391,15 @@ class Conversion(support.ToolTest):
             "a mixture of experts": dict(change=lambda writer: writer.add_expert_count(8)),
             "field llama.attention.sliding_window: not supported": dict(change=lambda writer: writer.add_sliding_window(64)),
             "tensor blk.0.extra.weight: not supported": dict(change=lambda writer: writer.add_tensor("blk.0.extra.weight", np.ones(4, np.float32))),
+            "tensor blk.1.attn_k.bias: missing": dict(arch="qwen2", drop=["model.layers.1.self_attn.k_proj.bias"]),
+            "tensor blk.0.attn_output.bias: missing": dict(change=lambda writer: add_biases(writer, outputs=False)),
+            "eos_token_id: expected a token that is used, found 9": dict(change=lambda writer: unused(writer, "eos")),
+            "bos_token_id: expected a token that is used, found 9": dict(change=lambda writer: unused(writer, "bos")),
+            "eot_token_id: expected a token that is used, found 9": dict(change=lambda writer: unused(writer, "eot")),
+            "rms_epsilon: expected 1e-12 to 1, found 1.5": dict(change=lambda writer: number(writer, "attention.layer_norm_rms_epsilon", 1.5)),
+            "rms_epsilon: expected 1e-12 to 1, found 0": dict(change=lambda writer: number(writer, "attention.layer_norm_rms_epsilon", 1e-60)),
+            r"freq_base: expected 1 to 1e\+12, found inf": dict(change=lambda writer: number(writer, "rope.freq_base", 1e39)),
+            "context_length: expected 1 to 268435456, found 536870912": dict(change=lambda writer: number(writer, "context_length", 1 << 29)),
             "rope.scaling.type: expected none or linear, found 'yarn'": dict(change=lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)),
         }
         for words, options in cases.items():

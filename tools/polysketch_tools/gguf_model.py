@@ -17,13 +17,14 @@ class Architecture:
     # permutes the rows of some architectures, and uses a RoPE of halves for the others.
     permuted: bool = False
     head_norms: bool = False  # RMSNorm of the queries and keys of each head
+    qkv_biases: bool = False  # always, and no other ones
     rope_every: int = 0  # layer i has no RoPE if i + 1 is a multiple of it; 0: all layers have it
 
 
 # By general.architecture. Mistral's models are `llama` in GGUF.
 ARCHITECTURES = {
     "llama": Architecture("LlamaForCausalLM", "llama", permuted=True),
-    "qwen2": Architecture("Qwen2ForCausalLM", "qwen2"),
+    "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", qkv_biases=True),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", head_norms=True),
     "smollm3": Architecture("SmolLM3ForCausalLM", "smollm3", permuted=True, rope_every=4),
 }
@@ -47,8 +48,14 @@ _READ = {
 }
 _WITHOUT_EFFECT = {"expert_used_count", "rope.scaling.finetuned", "rope.scaling.original_context_length", "vocab_size"}
 
+# The server's (engine/model/llama_config.cc).
 _MAX_LAYERS = 1 << 10
-_MAX_SIZE = 1 << 24
+_MAX_WIDTH = 1 << 16
+_MAX_HEADS = 1 << 12
+_MAX_HEAD_SIZE = 1 << 10
+_MAX_MLP_WIDTH = 1 << 18
+_MAX_POSITIONS = 1 << 28
+_MAX_VOCABULARY = 1 << 22
 _ROPE_FREQUENCIES = "rope_freqs.weight"
 # Llama 3's scaling: GGUF holds the divisors of the frequencies, config.json what they are computed from.
 _LLAMA3_FACTORS = (8.0, 32.0)
@@ -67,17 +74,21 @@ class Model:
         self._prefix = name + "."
         self._check_fields()
         self.layers = self._size("block_count", _MAX_LAYERS)
-        self.width = self._size("embedding_length")
-        self.heads = self._size("attention.head_count")
-        self.kv_heads = self._size("attention.head_count_kv", otherwise=self.heads)
-        self.head_size = self._size("attention.key_length", otherwise=self.width // self.heads)
-        self.mlp_width = self._size("feed_forward_length")
+        self.width = self._size("embedding_length", _MAX_WIDTH)
+        self.heads = self._size("attention.head_count", _MAX_HEADS)
+        self.kv_heads = self._size("attention.head_count_kv", _MAX_HEADS, self.heads)
+        self.head_size = self._size("attention.key_length", _MAX_HEAD_SIZE, self.width // self.heads)
+        self.mlp_width = self._size("feed_forward_length", _MAX_MLP_WIDTH)
         self._check_heads()
         embedding = file.tensors.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise file.error("tensor token_embd.weight: expected a matrix, found ", embedding and list(embedding.shape))
         self.vocab_size = embedding.shape[0]
-        self.biases = "blk.0.attn_q.bias" in file.tensors
+        if not 2 <= self.vocab_size <= _MAX_VOCABULARY or self.width < 2:
+            raise file.error(
+                f"tensor token_embd.weight: expected 2 to {_MAX_VOCABULARY} rows and 2 columns or more, found {list(embedding.shape)}"
+            )
+        self.biases = self.architecture.qkv_biases or "blk.0.attn_q.bias" in file.tensors
         self.tied = "output.weight" not in file.tensors
         # By Hugging Face's name: GGUF's name and the shape.
         self.tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -108,13 +119,13 @@ class Model:
             "hidden_act": "silu",
             "hidden_size": self.width,
             "intermediate_size": self.mlp_width,
-            "max_position_embeddings": self._size("context_length"),
+            "max_position_embeddings": self._size("context_length", _MAX_POSITIONS),
             "num_attention_heads": self.heads,
             "num_hidden_layers": self.layers,
             "num_key_value_heads": self.kv_heads,
-            "rms_norm_eps": self._decimal("attention.layer_norm_rms_epsilon"),
+            "rms_norm_eps": self._decimal("attention.layer_norm_rms_epsilon", 1e-12, 1),
             "rope_scaling": self._rope_scaling(),
-            "rope_theta": self._decimal("rope.freq_base", 10000.0),
+            "rope_theta": self._rope_theta(),
             "tie_word_embeddings": self.tied,
             "torch_dtype": dtype,
             "use_cache": True,
@@ -142,7 +153,7 @@ class Model:
         if self.heads % self.kv_heads != 0:
             raise self._file.error(f"expected a multiple of {self.kv_heads} kv heads, found {self.heads} heads")
         for field in ("attention.value_length", "rope.dimension_count"):
-            found = self._size(field, otherwise=self.head_size)
+            found = self._size(field, _MAX_HEAD_SIZE, self.head_size)
             if found != self.head_size:
                 raise self._file.error(f"field {self._prefix}{field}: expected {self.head_size}, found {found}")
         if self.head_size % 2 != 0:
@@ -165,6 +176,8 @@ class Model:
                 if self.biases:
                     yield f"{ours}self_attn.{one}.bias", f"{theirs}{other}.bias", (rows,)
             yield ours + "self_attn.o_proj.weight", theirs + "attn_output.weight", (self.width, q)
+            if self.biases and not self.architecture.qkv_biases:  # attention_bias is of all four
+                yield ours + "self_attn.o_proj.bias", theirs + "attn_output.bias", (self.width,)
             if self.architecture.head_norms:
                 yield ours + "self_attn.q_norm.weight", theirs + "attn_q_norm.weight", (self.head_size,)
                 yield ours + "self_attn.k_norm.weight", theirs + "attn_k_norm.weight", (self.head_size,)
@@ -194,29 +207,33 @@ class Model:
             return None
         if kind != "linear":
             raise self._file.error(f"field {self._prefix}rope.scaling.type: expected none or linear, found {kind!r:.60}")
-        return {"factor": self._decimal("rope.scaling.factor"), "rope_type": "linear"}
+        return {"factor": self._decimal("rope.scaling.factor", 1, 1e6), "rope_type": "linear"}
 
     def _llama3_scaling(self) -> dict:
         found = self._file.tensor(_ROPE_FREQUENCIES)
-        base = self._decimal("rope.freq_base", 10000.0)
+        base = self._rope_theta()
         for factor in _LLAMA3_FACTORS:
             expected = _llama3_divisors(base, self.head_size, factor)
             if found.shape == expected.shape and np.allclose(found, expected, rtol=1e-5, atol=0):
                 return {"factor": factor, "rope_type": "llama3", **_LLAMA3}
         raise self._file.error(f"tensor {_ROPE_FREQUENCIES}: expected the divisors of Llama 3.1 or 3.2, found others")
 
-    def _size(self, field: str, most: int = _MAX_SIZE, otherwise: int | None = None) -> int:
+    def _size(self, field: str, most: int, otherwise: int | None = None) -> int:
         value = self._file.field(self._prefix + field, int, otherwise)
         if not 0 < value <= most:
             raise self._file.error(f"field {self._prefix}{field}: expected 1 to {most}, found {value}")
         return value
 
-    def _decimal(self, field: str, otherwise: float | None = None) -> float:
-        """A number that was float32 in the file, as the shortest decimal of it: 1e-05."""
-        value = self._file.field(self._prefix + field, float, otherwise)
-        if not 0 < value < float("inf"):
-            raise self._file.error(f"field {self._prefix}{field}: expected a number above 0, found {value}")
-        return float(str(np.float32(value)))
+    def _rope_theta(self) -> float:
+        return self._decimal("rope.freq_base", 1, 1e12, 10000.0)
+
+    def _decimal(self, field: str, least: float, most: float, otherwise: float | None = None) -> float:
+        """A number that was float32 in the file, as the shortest decimal of it: 1e-05. The range is the server's."""
+        with np.errstate(over="ignore"):
+            value = float(str(np.float32(self._file.field(self._prefix + field, float, otherwise))))
+        if not least <= value <= most:
+            raise self._file.error(f"field {self._prefix}{field}: expected {least:g} to {most:g}, found {value:g}")
+        return value
 
 
 def _in_halves(array: np.ndarray, heads: int) -> np.ndarray:

@@ -87,6 +87,10 @@ class Tokenizer:
         found = self._file.field(key, int, self.default_ids.get(name))
         if not 0 <= found < len(self._tokens):
             raise self._file.error(f"field {key}: expected a token's id below {len(self._tokens)}, found {found}")
+        if self._types[found] == _UNUSED:  # which tokenizer.json does not have
+            if name == "padding":
+                return None
+            raise self._file.error(f"field {key}: expected a token that is used, found {found}: {self._tokens[found]!r:.60}")
         return found
 
     def ids(self) -> dict[str, int | list[int]]:

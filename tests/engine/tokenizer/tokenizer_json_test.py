@@ -1,6 +1,7 @@
 """tokenizer.json against PyPI's tokenizers: the same ids and the same text, for tokenizers trained here in the styles of public
 models. POLYSKETCH_TEST_FULL=1 encodes 200,000 texts with each."""
 
+import copy
 import json
 import os
 import pathlib
@@ -223,6 +224,24 @@ class TokenizerJson(unittest.TestCase):
             if one[0] in ("llama2", "mistral", "metaspace"):
                 path, oracle = self.train(*one, [AddedToken("<tool_call>", normalized=False)])
                 self.compare(path, oracle, texts, decodes=False)
+
+    def test_ids_of_added_tokens_are_those_of_the_vocabulary_or_the_next(self):
+        style, tokenizer, options = byte_level("added_ids", split(QWEN2))
+        path, _ = self.train(style, tokenizer, options, [AddedToken("<a>", normalized=False), AddedToken("<b>", normalized=False)])
+        whole = json.loads(path.read_text())
+        rng = random.Random(SEED + 6)
+        texts = ["".join(rng.choice(["<a>", "<b>", "the", " ", "x"]) for _ in range(8)) for _ in range(50)]
+        vocab = whole["model"]["vocab"]
+        for known in ({}, {"<a>": len(vocab) + 9}, {"<b>": len(vocab) + 1}):
+            data = copy.deepcopy(whole)
+            data["model"]["vocab"] |= known
+            for token, i in zip(data["added_tokens"][-2:], (40, 7)):
+                token["id"] = len(vocab) + i
+            path.write_text(json.dumps(data), encoding="utf-8")
+            oracle = Tokenizer.from_file(str(path))
+            oracle.encode_special_tokens = True
+            with self.subTest(known):
+                self.compare(path, oracle, texts)
 
     def test_templates_spell_control_tokens(self):
         rng = random.Random(SEED + 3)

@@ -391,14 +391,17 @@ TEST_F(MessagesAnswers, AStreamMakesTheWholeMessage) {
     EXPECT_EQ(Stream("Hello é", size, "stop", false), Whole("Hello é", "stop", false));
     EXPECT_EQ(Stream("", size, "length", false), Whole("", "length", false));
   }
-  // The client has what came of a call that was cut, and of one that broke.
-  const json cut = Stream("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\"", 5, "length");
-  ASSERT_EQ(cut.at("content").size(), 1u);
-  EXPECT_EQ(cut.at("content").at(0).at("type"), "tool_use");
-  EXPECT_EQ(cut.at("stop_reason"), "max_tokens");
-  const json broken =
-      Stream("<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}} no", 3, "stop");
-  EXPECT_EQ(broken.at("stop_reason"), "tool_use");
+  // Calls that are cut or break are text in a stream too, also where their arguments are complete.
+  for (const std::string text : {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\"",
+                                 "Wait. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}",
+                                 "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}, no"}) {
+    for (const std::string reason : {"length", "stop"}) {
+      const json message = Stream(text, 3, reason);
+      EXPECT_EQ(message, Whole(text, reason));
+      EXPECT_EQ(message.at("content"), json({{{"type", "text"}, {"text", text}}}));
+      EXPECT_EQ(message.at("stop_reason"), reason == "length" ? "max_tokens" : "end_turn");
+    }
+  }
 }
 
 TEST_F(MessagesAnswers, AFailureIsAnEvent) {
