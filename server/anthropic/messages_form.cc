@@ -1,13 +1,12 @@
 #include "server/anthropic/messages_form.h"
 
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
-#include "server/openai/tools.h"
+#include "server/openai/block_form.h"
+#include "server/openai/growing_json.h"
 
 namespace polysketch {
 namespace {
@@ -35,42 +34,36 @@ Json UsageJson(const v1::Usage& usage) {
   return UsageJson(usage.prompt_tokens(), usage.cached_tokens(), usage.completion_tokens());
 }
 
-// A block of the content.
-struct Block {
-  enum class Kind { kText, kThinking, kCall };
-  Kind kind = Kind::kText;
-  std::string call_id = {};
-  std::string name = {};  // of the tool
-  std::string text = {};  // of a whole message; arguments of the call
-};
-using Kind = Block::Kind;
+using Kind = AnswerBlock::Kind;
 
 // The block as it begins, without what follows in deltas.
-Json BlockJson(const Block& block) {
+Json BlockJson(const AnswerBlock& block) {
   if (block.kind == Kind::kText) return {{"type", "text"}, {"text", ""}};
-  if (block.kind == Kind::kThinking)
+  if (block.kind == Kind::kReasoning)
     return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}};
   return {
       {"type", "tool_use"}, {"id", block.call_id}, {"name", block.name}, {"input", Json::object()}};
 }
 
-class MessagesForm final : public AnswerForm {
+std::string WholeBlock(const AnswerBlock& block) {
+  Json json = BlockJson(block);
+  if (block.kind != Kind::kCall) {
+    json[block.kind == Kind::kText ? "text" : "thinking"] = block.text;
+    return JsonText(json);
+  }
+  json["input"] = Json::array();
+  return WithMember(json, "input", block.text);
+}
+
+class MessagesForm final : public BlockForm {
  public:
   MessagesForm(const CompletionOptions& options, AnswerHeader header)
-      : tools_(options.tools),
-        header_(std::move(header)),
-        parser_(tools_ ? NewToolParser(*tools_) : nullptr) {}
-
-  Json TakeLogprobs(Logprobs*) const override { return {}; }
-
-  int64_t KeptBytes() const override {
-    return parser_ == nullptr ? 0 : static_cast<int64_t>(parser_->held_bytes() + call_.text.size());
-  }
+      : BlockForm(options, std::move(header), "toolu_", /*repeats=*/false) {}
 
   std::string Whole(Answer* answer) override {
     (void)Take(&answer->choices[0]);
     std::string content = "[";
-    for (const Block& block : blocks_) {
+    for (const AnswerBlock& block : blocks()) {
       if (content.size() > 1) content += ',';
       content += WholeBlock(block);
     }
@@ -82,7 +75,7 @@ class MessagesForm final : public AnswerForm {
   }
 
   std::string Begin(const Answer& answer) override {
-    streams_ = true;
+    SetStreams();
     Json message = Message();
     message["stop_reason"] = nullptr;
     message["stop_sequence"] = nullptr;
@@ -90,11 +83,9 @@ class MessagesForm final : public AnswerForm {
     return Event("message_start", {{"message", std::move(message)}}) + Silence();
   }
 
-  std::string Piece(size_t index, Answer* answer) override { return Take(&answer->choices[index]); }
-
   std::string End(const Answer& answer) override {
     const std::string events =
-        EndBlock() +
+        EndBlock("completed") +
         Event("message_delta", {{"delta", StopJson(answer)}, {"usage", UsageJson(answer.usage)}});
     return events + Event("message_stop", Json::object());
   }
@@ -102,16 +93,16 @@ class MessagesForm final : public AnswerForm {
   std::string Silence() const override { return Event("ping", Json::object()); }
 
   std::string Failure(const Status& status) override {
-    return StrCat("event: error\ndata: ", AnthropicErrorBody(status, header_.request_id), "\n");
+    return StrCat("event: error\ndata: ", AnthropicErrorBody(status, header().request_id), "\n");
   }
 
  private:
   Json Message() const {
     Json json;
-    json["id"] = StrCat("msg_", header_.request_id);
+    json["id"] = StrCat("msg_", header().request_id);
     json["type"] = "message";
     json["role"] = "assistant";
-    json["model"] = header_.model;
+    json["model"] = header().model;
     json["content"] = Json::array();
     return json;
   }
@@ -121,7 +112,7 @@ class MessagesForm final : public AnswerForm {
     Json reason = "end_turn", sequence;
     if (choice.finish_reason == "length") {
       reason = "max_tokens";
-    } else if (calls_ > 0) {
+    } else if (calls() > 0) {
       reason = "tool_use";
     } else if (!choice.matched_stop.empty()) {
       reason = "stop_sequence";
@@ -130,103 +121,21 @@ class MessagesForm final : public AnswerForm {
     return {{"stop_reason", std::move(reason)}, {"stop_sequence", std::move(sequence)}};
   }
 
-  static std::string WholeBlock(const Block& block) {
-    Json json = BlockJson(block);
-    if (block.kind != Kind::kCall) {
-      json[block.kind == Kind::kText ? "text" : "thinking"] = block.text;
-      return JsonText(json);
-    }
-    json["input"] = Json::array();
-    return WithMember(json, "input", block.text);
+  std::string Began() override {
+    return Event("content_block_start",
+                 {{"index", index()}, {"content_block", BlockJson(blocks().back())}});
   }
 
-  // Takes what the choice has. Returns the events of a stream.
-  std::string Take(AnswerChoice* choice) {
-    const std::string thoughts = TakeText(Kind::kThinking, std::exchange(choice->reasoning, ""));
-    return thoughts + TakeAnswer(choice);
+  std::string Grew(const std::string& text) override {
+    const Kind kind = blocks().back().kind;
+    Json delta;
+    if (kind == Kind::kText) delta = {{"type", "text_delta"}, {"text", text}};
+    if (kind == Kind::kReasoning) delta = {{"type", "thinking_delta"}, {"thinking", text}};
+    if (kind == Kind::kCall) delta = {{"type", "input_json_delta"}, {"partial_json", text}};
+    return Event("content_block_delta", {{"index", index()}, {"delta", std::move(delta)}});
   }
 
-  std::string TakeAnswer(AnswerChoice* choice) {
-    const std::string text = std::exchange(choice->text, "");
-    if (parser_ == nullptr) return TakeText(Kind::kText, text);
-    std::string events;
-    for (const ToolEvent& part : parser_->Read(text, !choice->finish_reason.empty())) {
-      switch (part.kind) {
-        case ToolEvent::Kind::kText:
-          events += TakeText(Kind::kText, part.text);
-          break;
-        case ToolEvent::Kind::kCall:
-          call_ = {
-              .kind = Kind::kCall, .call_id = NewCallId(tools_->form, "toolu_"), .name = part.text};
-          break;
-        case ToolEvent::Kind::kArguments:
-          call_.text += part.text;
-          break;
-        case ToolEvent::Kind::kEnd:
-          ++calls_;
-          events += WholeCall(std::exchange(call_, {}));
-          break;
-        case ToolEvent::Kind::kBroken:
-          call_ = {};
-          events += TakeText(Kind::kText, part.text);
-          break;
-      }
-    }
-    return events;
-  }
-
-  // Text, or what the model thinks.
-  std::string TakeText(Kind kind, const std::string& text) {
-    if (text.empty()) return "";
-    std::string events;
-    if (!open_ || blocks_.back().kind != kind) events = BeginBlock({.kind = kind});
-    const Json delta = kind == Kind::kText ? Json{{"type", "text_delta"}, {"text", text}}
-                                           : Json{{"type", "thinking_delta"}, {"thinking", text}};
-    return events += Grow(delta, text);
-  }
-
-  // Nothing takes a block back: a call is one when it is complete.
-  std::string WholeCall(Block call) {
-    const std::string arguments = std::exchange(call.text, "");
-    std::string events = BeginBlock(std::move(call));
-    events += Grow({{"type", "input_json_delta"}, {"partial_json", arguments}}, arguments);
-    return events += EndBlock();
-  }
-
-  std::string BeginBlock(Block block) {
-    const std::string end = EndBlock();
-    // A stream keeps the last one, to know what it is.
-    if (streams_) blocks_.clear();
-    blocks_.push_back(std::move(block));
-    open_ = true;
-    ++begun_;
-    if (!streams_) return "";
-    return end + Event("content_block_start",
-                       {{"index", begun_ - 1}, {"content_block", BlockJson(blocks_.back())}});
-  }
-
-  // Adds to the last block.
-  std::string Grow(Json delta, const std::string& text) {
-    if (streams_)
-      return Event("content_block_delta", {{"index", begun_ - 1}, {"delta", std::move(delta)}});
-    blocks_.back().text += text;
-    return "";
-  }
-
-  std::string EndBlock() {
-    if (!std::exchange(open_, false) || !streams_) return "";
-    return Event("content_block_stop", {{"index", begun_ - 1}});
-  }
-
-  const std::optional<ToolParsing> tools_;
-  const AnswerHeader header_;
-  const std::unique_ptr<ToolParser> parser_;  // null without tools
-  bool streams_ = false;
-  std::vector<Block> blocks_;
-  Block call_;         // that is being read
-  bool open_ = false;  // the last block has not ended
-  int64_t begun_ = 0;  // blocks
-  int calls_ = 0;      // that are complete
+  std::string Ended() override { return Event("content_block_stop", {{"index", index()}}); }
 };
 
 }  // namespace

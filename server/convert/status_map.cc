@@ -65,6 +65,14 @@ Status Prefixed(std::string_view prefix, const Status& status) {
   return status.ok() ? status : status.WithMessage(StrCat(prefix, status.message()));
 }
 
+Status Renamed(const Status& status, const FieldNames& names) {
+  for (const auto& [name, other] : names) {
+    if (status.message().starts_with(name))
+      return status.WithMessage(StrCat(other, status.message().substr(name.size())));
+  }
+  return status;
+}
+
 grpc::StatusCode ToGrpcCode(Code code) {
   // The codes of base/status.h have gRPC's numbers.
   static_assert(static_cast<int>(Code::kInvalidArgument) ==

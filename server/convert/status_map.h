@@ -6,6 +6,8 @@
 #include <grpcpp/support/status.h>
 
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/request/request.h"
@@ -14,6 +16,10 @@ namespace polysketch {
 
 // Returns `status` with `prefix` before its message; OK stays OK.
 Status Prefixed(std::string_view prefix, const Status& status);
+// How fields are named elsewhere: a message that begins with the first begins with the second instead.
+using FieldNames = std::vector<std::pair<std::string_view, std::string_view>>;
+// Of names that fit, the first counts.
+Status Renamed(const Status& status, const FieldNames& names);
 
 grpc::StatusCode ToGrpcCode(Code code);
 // A message of more than 1 KiB is cut.

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/convert/status_map.h"
+
 namespace polysketch {
 namespace {
 
@@ -158,7 +160,7 @@ Result<v1::CompleteRequest> ToCompleteRequest(const vllm_engine::GenerateRequest
 }
 
 Status NameGenerateFields(const Status& status) {
-  const std::pair<std::string_view, std::string_view> names[] = {
+  static const FieldNames kNames = {
       {"sampling.", "sampling_params."},
       {"structured_output.", "sampling_params."},
       {"structured_output:", "sampling_params.constraint:"},
@@ -175,13 +177,7 @@ Status NameGenerateFields(const Status& status) {
       {"n:", "sampling_params.n:"},
       {"best_of", "sampling_params.n"},
   };
-  if (status.code() != Code::kInvalidArgument) return status;
-  const std::string_view message = status.message();
-  for (const auto& [ours, theirs] : names) {
-    if (message.starts_with(ours))
-      return Status(status.code(), StrCat(theirs, message.substr(ours.size())));
-  }
-  return status;
+  return status.code() == Code::kInvalidArgument ? Renamed(status, kNames) : status;
 }
 
 }  // namespace polysketch

@@ -5,6 +5,7 @@
 
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
+#include "server/openai/growing_json.h"
 #include "server/openai/tools.h"
 
 namespace polysketch {
@@ -130,10 +131,8 @@ class ChoicesForm : public AnswerForm {
       json["logprobs"] = nullptr;
       return JsonText(json);
     }
-    std::string logprobs;
-    choice->grown.AppendTo(echo == nullptr ? GrowingObject() : echo->logprobs, &logprobs);
-    choice->grown.Clear();
-    return WithMember(json, "logprobs", logprobs);
+    const LogprobColumns first = echo == nullptr ? LogprobColumns() : echo->logprobs;
+    return WithMember(json, "logprobs", choice->logprobs->Take(first));
   }
 
   const CompletionOptions& options() const { return options_; }
@@ -193,7 +192,6 @@ class TextCompletionForm final : public ChoicesForm {
   Json Envelope(const AnswerHeader& header, bool) const override {
     return Head("cmpl-", "text_completion", header);
   }
-  Json TakeLogprobs(Logprobs* logprobs) const override { return logprobs->TakeForCompletion(); }
   bool prompt_of_response() const override { return false; }
   std::string WholeChoice(size_t index, Answer* answer) override {
     AnswerChoice* const choice = &answer->choices[index];
@@ -220,7 +218,6 @@ class ChatForm final : public ChoicesForm {
   Json Envelope(const AnswerHeader& header, bool stream) const override {
     return Head("chatcmpl-", stream ? "chat.completion.chunk" : "chat.completion", header);
   }
-  Json TakeLogprobs(Logprobs* logprobs) const override { return logprobs->TakeForChat(); }
   bool prompt_of_response() const override { return true; }
   std::string ChoiceJson(size_t index, const char* field, Json message, Answer* answer) {
     AnswerChoice* const choice = &answer->choices[index];
@@ -244,30 +241,14 @@ class ChatForm final : public ChoicesForm {
     AnswerChoice* const choice = &answer->choices[index];
     Json message, calls = Json::array();
     std::string content = TakeText(choice);
-    if (options().tools) {
-      const ToolEvents events =
-          NewToolParser(*options().tools)->Read(std::exchange(content, ""), /*last=*/true);
-      for (const ToolEvent& event : events) {
-        if (event.kind == ToolEvent::Kind::kText) content += event.text;
-        if (event.kind == ToolEvent::Kind::kCall)
-          calls.push_back(CallJson(NewCallId(options().tools->form), event.text));
-        if (event.kind == ToolEvent::Kind::kArguments)
-          calls.back()["function"]["arguments"].get_ref<std::string&>() += event.text;
-        if (event.kind == ToolEvent::Kind::kBroken) {
-          calls.erase(calls.size() - 1);
-          content += event.text;
-        }
-      }
-    }
+    Stream whole;
+    if (options().tools) content = ReadCalls(content, /*streams=*/false, choice, &whole, &calls);
     message["role"] = "assistant";
     message["content"] = calls.empty() || !content.empty() ? Json(std::move(content)) : Json();
     message["refusal"] = nullptr;
     if (!choice->reasoning.empty())
       message["reasoning_content"] = std::exchange(choice->reasoning, {});
-    if (!calls.empty()) {
-      message["tool_calls"] = std::move(calls);
-      EndWithCalls(choice);
-    }
+    if (!calls.empty()) message["tool_calls"] = std::move(calls);
     return ChoiceJson(index, "message", std::move(message), answer);
   }
 
@@ -278,7 +259,7 @@ class ChatForm final : public ChoicesForm {
     Stream& stream = streams_[index];
     std::string text = TakeText(choice);
     Json calls = Json::array();
-    if (options().tools) text = ReadCalls(text, choice, &stream, &calls);
+    if (options().tools) text = ReadCalls(text, /*streams=*/true, choice, &stream, &calls);
     Json delta = Json::object();
     if (!stream.began) delta["role"] = "assistant";
     if (!choice->reasoning.empty())
@@ -299,35 +280,30 @@ class ChatForm final : public ChoicesForm {
     int complete = 0;  // of them
   };
 
-  static Json CallJson(const std::string& id, const std::string& name) {
-    return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", ""}}}};
-  }
-
-  static void EndWithCalls(AnswerChoice* choice) {
-    if (choice->finish_reason == "stop") choice->finish_reason = "tool_calls";
-  }
-
   // Returns the text of a piece that is no part of a call, and adds the parts of calls to `calls`.
-  std::string ReadCalls(const std::string& piece, AnswerChoice* choice, Stream* stream,
-                        Json* calls) {
+  std::string ReadCalls(const std::string& piece, bool streams, AnswerChoice* choice,
+                        Stream* stream, Json* calls) {
     const ToolParsing& tools = *options().tools;
     if (stream->parser == nullptr) stream->parser = NewToolParser(tools);
     ToolEvents events = stream->parser->Read(piece, !choice->finish_reason.empty());
-    // A call that the end of the output cut is with the client, as far as it came.
-    const bool cut = !choice->finish_reason.empty() && choice->finish_reason != "stop";
+    // A call that the end of the output cut is with the client of a stream, as far as it came.
+    const bool cut = streams && !choice->finish_reason.empty() && choice->finish_reason != "stop";
     if (cut && !events.empty() && events.back().kind == ToolEvent::Kind::kBroken) events.pop_back();
     std::string text;
     for (const ToolEvent& event : events) {
       switch (event.kind) {
         case ToolEvent::Kind::kCall: {
-          Json call = {{"index", stream->calls++}};
-          call.update(CallJson(NewCallId(tools.form), event.text));
+          Json call;
+          if (streams) call["index"] = stream->calls++;
+          call["id"] = NewCallId(tools.form);
+          call["type"] = "function";
+          call["function"] = {{"name", event.text}, {"arguments", ""}};
           calls->push_back(std::move(call));
           break;
         }
         case ToolEvent::Kind::kArguments: {
           const int index = stream->calls - 1;
-          if (calls->empty() || calls->back()["index"] != index)
+          if (streams && (calls->empty() || calls->back()["index"] != index))
             calls->push_back({{"index", index}, {"function", {{"arguments", ""}}}});
           calls->back()["function"]["arguments"].get_ref<std::string&>() += event.text;
           break;
@@ -335,13 +311,16 @@ class ChatForm final : public ChoicesForm {
         case ToolEvent::Kind::kEnd:
           ++stream->complete;
           break;
-        case ToolEvent::Kind::kBroken:  // its arguments are with the client already
+        case ToolEvent::Kind::kBroken:  // its arguments are with the client of a stream already
+          if (!streams) calls->erase(calls->size() - 1);
+          [[fallthrough]];
         case ToolEvent::Kind::kText:
           text += event.text;
           break;
       }
     }
-    if (stream->complete > 0) EndWithCalls(choice);
+    if (stream->complete > 0 && choice->finish_reason == "stop")
+      choice->finish_reason = "tool_calls";
     return text;
   }
 

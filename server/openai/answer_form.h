@@ -12,7 +12,6 @@
 #include "base/status.h"
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/openai/completion_request.h"
-#include "server/openai/growing_json.h"
 #include "server/openai/logprobs.h"
 
 namespace polysketch {
@@ -20,7 +19,7 @@ namespace polysketch {
 // The prompt, as an echo returns it before the text of each choice.
 struct EchoedPrompt {
   std::string text;
-  GrowingObject logprobs;
+  LogprobColumns logprobs;
   // With CompletionOptions::prompt_logprobs: the elements of the array.
   std::string prompt_logprobs;
 };
@@ -30,9 +29,8 @@ struct AnswerChoice {
   const EchoedPrompt* echo = nullptr;  // that is due; shared by the choices of a prompt
   std::string reasoning;               // comes before the text
   std::string text;
-  std::optional<Logprobs> logprobs;  // those that come become part of `grown` at once
-  GrowingObject grown;               // log-probabilities
-  std::string finish_reason;         // "stop", "length", "migrated"; empty: it runs
+  std::optional<Logprobs> logprobs;
+  std::string finish_reason;  // "stop", "length", "migrated"; empty: it runs
   std::string matched_stop;
   std::optional<int32_t> stop_token;  // of v1::Finish
   int32_t last_token = -1;
@@ -67,8 +65,6 @@ class AnswerForm {
  public:
   virtual ~AnswerForm() = default;
 
-  // The log-probabilities that were added since the last call, in the form of the endpoint.
-  virtual nlohmann::ordered_json TakeLogprobs(Logprobs* logprobs) const = 0;
   // Memory of what the form keeps of a stream, and of the events that repeat it at the end.
   virtual int64_t KeptBytes() const { return 0; }
   // The body of a whole response.

@@ -14,6 +14,7 @@
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/chat/reasoning.h"
 #include "server/chat/tool_parser.h"
+#include "server/convert/status_map.h"
 #include "server/openai/grammar_error.h"
 #include "server/openai/json_fields.h"
 #include "server/rpc/served_model.h"
@@ -44,10 +45,8 @@ struct CompletionOptions {
   bool tokens_as_ids = false;              // tokens of log-probabilities are named by their ids
   std::optional<int64_t> truncate_prompt;  // to this number of tokens; -1: to what the model takes
   GrammarFields grammar;
-  // How errors of the RPC name the fields of the request: a message that begins with the first begins
-  // with the second instead.
-  std::vector<std::pair<std::string_view, std::string_view>> field_names = {
-      {"sampling.", ""}, {"cache.salt", "cache_salt"}};
+  // How errors of the RPC name the fields of the request.
+  FieldNames field_names = {{"sampling.", ""}, {"cache.salt", "cache_salt"}};
 };
 
 // One Complete call for each prompt. What the calls have in common is there once.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/http/http_errors.h"
+#include "server/openai/growing_json.h"
 
 namespace polysketch {
 namespace {
@@ -13,8 +14,9 @@ namespace {
 // Memory of what a response collects: the text of its JSON in parts, whole, and after its header. Of
 // a stream these are events with the echo of the prompt, whose parts are copied more often.
 constexpr int64_t kReplyCopies = 3, kEchoCopies = 6;
-constexpr int64_t kIdBytes = 8;     // of a token id in JSON
-constexpr int64_t kToolCopies = 2;  // what a reader of calls holds, and the calls
+constexpr int64_t kIdBytes = 8;          // of a token id in JSON
+constexpr int64_t kLogprobsBytes = 128;  // of log-probabilities without tokens
+constexpr int64_t kToolCopies = 2;       // what a reader of calls holds, and the calls
 // The end of a response is made at once, on a thread that others wait for.
 constexpr int64_t kMaxReplyJson = int64_t{64} << 20;
 constexpr int64_t kHeldPart = 64 << 10;
@@ -213,14 +215,16 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   if (job_.options.token_ids) bytes += kIdBytes * delta.tokens_size();
   if (delta.tokens_size() > 0) choice->last_token = delta.tokens(delta.tokens_size() - 1);
   if (job_.options.logprobs) {
-    if (!choice->logprobs.has_value())
-      choice->logprobs.emplace(tokenizer_, decoders_[prompt], job_.options.tokens_as_ids,
-                               job_.options.alternatives);
-    choice->logprobs->Add(delta);
-    GrowingObject& grown = echo != nullptr ? echo->logprobs : choice->grown;
-    const int64_t before = grown.bytes();
-    grown.Add(form_->TakeLogprobs(&*choice->logprobs));
-    bytes += grown.bytes() - before;
+    if (!choice->logprobs.has_value()) {
+      choice->logprobs.emplace(
+          job_.options.chat ? Logprobs::Form::kChat : Logprobs::Form::kCompletion, tokenizer_,
+          decoders_[prompt], job_.options.tokens_as_ids, job_.options.alternatives);
+      bytes += kLogprobsBytes;
+    }
+    bytes += choice->logprobs->Add(delta);
+    const LogprobColumns echoed =
+        echo == nullptr ? LogprobColumns() : choice->logprobs->TakeColumns();
+    for (size_t i = 0; i < echoed.size(); ++i) AppendElements(echoed[i], &echo->logprobs[i]);
   }
   if (echo == nullptr && job_.options.stream) {
     SendChoice(choice);
@@ -232,8 +236,6 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
     AnswerChoice* const of = ChoiceOf(prompt, other);
     of->echo = echo;
     if (other != delta.choice()) of->logprobs = choice->logprobs;
-    if (of->logprobs.has_value() && of->grown.empty())
-      of->grown.Add(form_->TakeLogprobs(&*of->logprobs));
   }
   return HoldReply(job_.options.stream ? bytes : bytes * job_.options.choices);
 }
@@ -286,11 +288,9 @@ void CompletionRun::Fail(const Status& cause) {
   ended_ = true;
   CancelAll();
   if (hooks_.on_failure) hooks_.on_failure();
-  Status status = cause.WithMessage(NameGrammarField(cause.message(), job_.options.grammar));
-  for (const auto& [field, name] : job_.options.field_names) {
-    if (cause.message().starts_with(field))
-      status = cause.WithMessage(StrCat(name, cause.message().substr(field.size())));
-  }
+  const Status status =
+      Renamed(cause.WithMessage(NameGrammarField(cause.message(), job_.options.grammar)),
+              job_.options.field_names);
   if (!started_) return ReplyError(exchange_.get(), status);
   exchange_->OnRefused(status);
   exchange_->Send(form_->Failure(status));

@@ -5,9 +5,6 @@
 #include "server/http/json_text.h"
 
 namespace polysketch {
-namespace {
-
-using Json = nlohmann::ordered_json;
 
 void AppendElements(std::string_view elements, std::string* text) {
   if (elements.empty()) return;
@@ -15,51 +12,8 @@ void AppendElements(std::string_view elements, std::string* text) {
   *text += elements;
 }
 
-}  // namespace
-
-void GrowingObject::Add(const Json& part) {
-  if (members_.empty()) {
-    for (const auto& [name, value] : part.items())
-      members_.push_back({name, value.is_array() ? "" : JsonText(value), value.is_array()});
-  }
-  PS_CHECK(members_.size() == part.size());
-  for (Member& member : members_) {
-    if (!member.array) continue;
-    const std::string text = JsonText(part.at(member.name));
-    AppendElements(std::string_view(text).substr(1, text.size() - 2), &member.text);
-  }
-}
-
-void GrowingObject::AppendTo(const GrowingObject& first, std::string* text) const {
-  for (size_t i = 0; i < members_.size(); ++i) {
-    const Member& member = members_[i];
-    *text += StrCat(i == 0 ? "{" : ",", JsonText(Json(member.name)), ":");
-    if (!member.array) {
-      *text += member.text;
-      continue;
-    }
-    *text += '[';
-    if (i < first.members_.size()) AppendElements(first.members_[i].text, text);
-    AppendElements(member.text, text);
-    *text += ']';
-  }
-  *text += '}';
-}
-
-void GrowingObject::Clear() {
-  for (Member& member : members_) {
-    if (member.array) std::string().swap(member.text);
-  }
-}
-
-int64_t GrowingObject::bytes() const {
-  int64_t bytes = 2;
-  for (const Member& member : members_)
-    bytes += static_cast<int64_t>(member.name.size() + member.text.size()) + 6;
-  return bytes;
-}
-
-std::string WithMember(const Json& object, std::string_view name, std::string_view value) {
+std::string WithMember(const nlohmann::ordered_json& object, std::string_view name,
+                       std::string_view value) {
   return WithMember(JsonText(object), name, value);
 }
 

@@ -6,32 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 namespace polysketch {
 
-// An object whose members are arrays that grow, or values that stay.
-class GrowingObject {
- public:
-  // Appends the arrays of `part` to those of the object. Each part has the same members.
-  void Add(const nlohmann::ordered_json& part);
-  // Appends to `text` the object of what `first` has and then of what this has. Both have members.
-  void AppendTo(const GrowingObject& first, std::string* text) const;
-  bool empty() const { return members_.empty(); }
-  // Drops the elements, not the members.
-  void Clear();
-  // Of the text.
-  int64_t bytes() const;
-
- private:
-  struct Member {
-    std::string name;
-    std::string text;  // of an array: its elements, without the brackets
-    bool array = false;
-  };
-  std::vector<Member> members_;
-};
+// Appends elements of an array to others, or to text that ends with its bracket.
+void AppendElements(std::string_view elements, std::string* text);
 
 // The text of `object` with `value`, JSON text, as the member `name`, which is an empty array in `object`
 // and in none of its members.

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
+#include <span>
 
 #include "base/utf8.h"
 #include "server/http/json_text.h"
+#include "server/openai/growing_json.h"
 
 namespace polysketch {
 namespace {
@@ -57,10 +58,9 @@ std::optional<IncrementalDecoder> TextDecoder(const Tokenizer* tokenizer,
 void AppendPromptLogprobs(const v1::Delta& delta, int alternatives, const Tokenizer* tokenizer,
                           std::string* elements) {
   for (int i = 0; i < delta.tokens_size(); ++i) {
-    if (!elements->empty()) *elements += ',';
     const v1::TokenLogprob& scored = delta.logprobs(i);
     if (!scored.has_logprob()) {
-      *elements += "null";
+      AppendElements("null", elements);
       continue;
     }
     Json json = Json::object();
@@ -72,11 +72,17 @@ void AppendPromptLogprobs(const v1::Delta& delta, int alternatives, const Tokeni
     add(delta.tokens(i), scored.logprob(), scored.rank());
     for (int rank = 1; rank <= std::min(alternatives, scored.top_size()); ++rank)
       add(scored.top(rank - 1).token(), scored.top(rank - 1).logprob(), rank);
-    *elements += JsonText(json);
+    AppendElements(JsonText(json), elements);
   }
 }
 
-void Logprobs::Add(const v1::Delta& delta) {
+int64_t Logprobs::Add(const v1::Delta& delta) {
+  const auto size = [this] {
+    size_t bytes = 0;
+    for (const std::string& column : columns_) bytes += column.size();
+    return static_cast<int64_t>(bytes);
+  };
+  const int64_t before = size();
   for (int i = 0; i < delta.tokens_size(); ++i) {
     const int32_t token = delta.tokens(i);
     int64_t offset = offset_;
@@ -89,38 +95,30 @@ void Logprobs::Add(const v1::Delta& delta) {
         ++offset;
       offset_ += Characters(decoder_->Append(token));
     }
-    entries_.push_back({token, offset, delta.logprobs(i)});
-    auto* const top = entries_.back().logprob.mutable_top();
-    if (top->size() > alternatives_)
-      top->DeleteSubrange(alternatives_, top->size() - alternatives_);
+    form_ == Form::kChat ? AddForChat(token, delta.logprobs(i))
+                         : AddForCompletion(token, offset, delta.logprobs(i));
   }
+  return size() - before;
 }
 
-Json Logprobs::TakeForCompletion() {
-  Json tokens = Json::array(), logprobs = Json::array();
-  Json tops = Json::array(), offsets = Json::array();
-  for (const Entry& entry : std::exchange(entries_, {})) {
-    const std::string text = Text(entry.token);
-    tokens.push_back(text);
-    offsets.push_back(entry.offset);
-    if (!entry.logprob.has_logprob()) {  // the first token of a sequence
-      logprobs.push_back(nullptr);
-      tops.push_back(nullptr);
-      continue;
-    }
-    logprobs.push_back(entry.logprob.logprob());
-    Json top = Json::object();
-    for (const v1::Alternative& alternative : entry.logprob.top())
-      top.emplace(Text(alternative.token()), alternative.logprob());
-    top.emplace(text, entry.logprob.logprob());
-    tops.push_back(std::move(top));
+void Logprobs::Append(size_t column, const Json& element) {
+  AppendElements(JsonText(element), &columns_[column]);
+}
+
+void Logprobs::AddForCompletion(int32_t token, int64_t offset, const v1::TokenLogprob& logprob) {
+  const std::string text = Text(token);
+  Json value, top;  // null of the first token of a sequence
+  if (logprob.has_logprob()) {
+    value = logprob.logprob();
+    top = Json::object();
+    for (int i = 0; i < Alternatives(logprob); ++i)
+      top.emplace(Text(logprob.top(i).token()), logprob.top(i).logprob());
+    top.emplace(text, logprob.logprob());
   }
-  Json json;
-  json["tokens"] = std::move(tokens);
-  json["token_logprobs"] = std::move(logprobs);
-  json["top_logprobs"] = std::move(tops);
-  json["text_offset"] = std::move(offsets);
-  return json;
+  Append(0, text);
+  Append(1, value);
+  Append(2, top);
+  Append(3, offset);
 }
 
 Json Logprobs::ChatToken(int32_t token, float logprob) const {
@@ -134,19 +132,30 @@ Json Logprobs::ChatToken(int32_t token, float logprob) const {
   return json;
 }
 
-Json Logprobs::TakeForChat() {
-  Json content = Json::array();
-  for (const Entry& entry : std::exchange(entries_, {})) {
-    Json json = ChatToken(entry.token, entry.logprob.logprob());
-    json["top_logprobs"] = Json::array();
-    for (const v1::Alternative& alternative : entry.logprob.top())
-      json["top_logprobs"].push_back(ChatToken(alternative.token(), alternative.logprob()));
-    content.push_back(std::move(json));
+void Logprobs::AddForChat(int32_t token, const v1::TokenLogprob& logprob) {
+  Json json = ChatToken(token, logprob.logprob());
+  json["top_logprobs"] = Json::array();
+  for (int i = 0; i < Alternatives(logprob); ++i)
+    json["top_logprobs"].push_back(ChatToken(logprob.top(i).token(), logprob.top(i).logprob()));
+  Append(0, json);
+}
+
+std::string Logprobs::Take(const LogprobColumns& first) {
+  constexpr std::string_view kChat[] = {"content"};
+  constexpr std::string_view kCompletion[] = {"tokens", "token_logprobs", "top_logprobs",
+                                              "text_offset"};
+  const bool chat = form_ == Form::kChat;
+  std::string text = "{";
+  size_t column = 0;
+  for (const std::string_view name : chat ? std::span<const std::string_view>(kChat)
+                                          : std::span<const std::string_view>(kCompletion)) {
+    text += StrCat(column == 0 ? "" : ",", "\"", name, "\":[", first[column]);
+    AppendElements(columns_[column], &text);
+    text += ']';
+    ++column;
   }
-  Json json;
-  json["content"] = std::move(content);
-  json["refusal"] = nullptr;
-  return json;
+  columns_ = {};
+  return text += chat ? ",\"refusal\":null}" : "}";
 }
 
 }  // namespace polysketch

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/convert/request_id.h"
+#include "server/convert/status_map.h"
 #include "server/http/http_call.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
@@ -84,7 +85,7 @@ void OpenAiApi::Text(const Exchange& exchange) {
       exchange->Reply(200, kJsonType, *std::move(body));
     };
     callbacks.on_finish = [exchange](const Status& status) {
-      if (!status.ok()) ReplyError(exchange.get(), RenameTextField(status));
+      if (!status.ok()) ReplyError(exchange.get(), Renamed(status, {{"text:", "prompt:"}}));
     };
     exchange->Post([exchange, job, callbacks, this] {
       const auto call = HttpCall::Start(*router(), exchange, job->method, *job->request, callbacks);

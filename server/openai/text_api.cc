@@ -62,12 +62,6 @@ Result<TextJob> ToDetokenizeJob(const std::string& body, const ServedModel&) {
   return TextJob{"Detokenize", std::move(request), to_body};
 }
 
-Status RenameTextField(const Status& status) {
-  constexpr std::string_view kText = "text: ";
-  if (!status.message().starts_with(kText)) return status;
-  return status.WithMessage("prompt: " + status.message().substr(kText.size()));
-}
-
 Result<std::string> TokenizerInfoJson(const ServedModel& model) {
   PS_RETURN_IF_ERROR(RequireTokenizer(model.rules, "tokenizer_info"));
   const Tokenizer& tokenizer = *model.rules.tokenizer;

@@ -26,8 +26,6 @@ struct TextJob {
 // Each returns the job of the body of a request. Errors name the field.
 Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model);
 Result<TextJob> ToDetokenizeJob(const std::string& body, const ServedModel& model);
-// Returns an error of the RPC with the field's name in the HTTP request.
-Status RenameTextField(const Status& status);
 
 // The body of the response of /tokenizer_info. FAILED_PRECONDITION without a tokenizer.
 Result<std::string> TokenizerInfoJson(const ServedModel& model);

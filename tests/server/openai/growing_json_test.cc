@@ -10,36 +10,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json Part(int first, int count) {
-  Json part = {{"tokens", Json::array()}, {"logprobs", Json::array()}, {"refusal", nullptr}};
-  for (int i = first; i < first + count; ++i) {
-    part["tokens"].push_back(StrCat("t\"[", i, "],"));
-    part["logprobs"].push_back({{"a", -0.5f * static_cast<float>(i)}, {"b", nullptr}});
-  }
-  return part;
-}
-
-std::string Text(const GrowingObject& first, const GrowingObject& second) {
-  std::string text;
-  second.AppendTo(first, &text);
-  return text;
-}
-
-TEST(GrowingJson, IsTheTextOfTheWhole) {
-  GrowingObject first, second;
-  EXPECT_TRUE(second.empty());
-  second.Add(Part(0, 0));
-  EXPECT_EQ(Text(first, second), JsonText(Part(0, 0)));
-  first.Add(Part(0, 0));
-  first.Add(Part(0, 3));
-  EXPECT_EQ(Text(first, second), JsonText(Part(0, 3)));
-  second.Add(Part(3, 1));
-  second.Add(Part(4, 2));
-  EXPECT_EQ(Text(first, second), JsonText(Part(0, 6)));
-  EXPECT_EQ(Text(GrowingObject(), second), JsonText(Part(3, 3)));
-  EXPECT_GE(first.bytes() + second.bytes(), std::ssize(Text(first, second)));
-  second.Clear();
-  EXPECT_EQ(Text(first, second), JsonText(Part(0, 3)));
+TEST(GrowingJson, ElementsAreThoseOfOneArray) {
+  std::string text = "[";
+  for (const char* const more : {"", "1", "", "\"[\"", "{},null"}) AppendElements(more, &text);
+  EXPECT_EQ(text, "[1,\"[\",{},null");
+  std::string elements;
+  for (const char* const more : {"", "1", "2"}) AppendElements(more, &elements);
+  EXPECT_EQ(elements, "1,2");
 }
 
 TEST(GrowingJson, AMemberIsFoundBehindTextThatLooksLikeIt) {

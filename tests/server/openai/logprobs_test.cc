@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ using testing::FakeTokenizer;
 using Offsets = std::vector<int64_t>;
 
 const FakeTokenizer kTokenizer;
+constexpr auto kCompletion = Logprobs::Form::kCompletion;
 
 // The ids of bytes: FakeTokenizer has one for each.
 std::vector<int32_t> Ids(const std::string& bytes) {
@@ -34,11 +36,11 @@ v1::Delta DeltaOf(const std::vector<int32_t>& ids) {
 }
 
 Offsets Take(Logprobs* logprobs) {
-  return logprobs->TakeForCompletion().at("text_offset").get<Offsets>();
+  return nlohmann::json::parse(logprobs->Take()).at("text_offset").get<Offsets>();
 }
 
 Offsets OffsetsOf(const std::vector<int32_t>& ids, const v1::CompleteRequest& request = {}) {
-  Logprobs logprobs(&kTokenizer, TextDecoder(&kTokenizer, request));
+  Logprobs logprobs(kCompletion, &kTokenizer, TextDecoder(&kTokenizer, request));
   logprobs.Add(DeltaOf(ids));
   return Take(&logprobs);
 }
@@ -63,7 +65,7 @@ TEST(Logprobs, OffsetsCountCharacters) {
 }
 
 TEST(Logprobs, OffsetsOfAStreamContinue) {
-  Logprobs logprobs(&kTokenizer, TextDecoder(&kTokenizer, {}));
+  Logprobs logprobs(kCompletion, &kTokenizer, TextDecoder(&kTokenizer, {}));
   logprobs.Add(DeltaOf(Ids("a\xf0\x9f")));
   EXPECT_EQ(Take(&logprobs), Offsets({0, 1, 1}));
   logprobs.Add(
@@ -108,17 +110,42 @@ TEST(Logprobs, OffsetsAreThoseOfTheWholeText) {
 }
 
 TEST(Logprobs, ChatTokensHaveTheirBytes) {
-  Logprobs logprobs(&kTokenizer, TextDecoder(&kTokenizer, {}));
+  Logprobs logprobs(Logprobs::Form::kChat, &kTokenizer, TextDecoder(&kTokenizer, {}));
   logprobs.Add(DeltaOf({'a', 0xf0, 257}));
-  const auto content = logprobs.TakeForChat().at("content");
+  const auto content = nlohmann::json::parse(logprobs.Take()).at("content");
   EXPECT_EQ(content.at(0).at("bytes"), std::vector<int>({'a'}));
   EXPECT_EQ(content.at(1).at("token"), "bytes:\\xf0");
   EXPECT_EQ(content.at(1).at("bytes"), std::vector<int>({0xf0}));
   EXPECT_TRUE(content.at(2).at("bytes").empty());
 }
 
+// What is taken in parts, after what an echo has, is what is taken at once.
+TEST(Logprobs, PartsAreThoseOfTheWhole) {
+  v1::Delta delta = DeltaOf(Ids("a\",[]"));
+  delta.mutable_logprobs(0)->clear_logprob();
+  auto* const top = delta.mutable_logprobs(1)->add_top();
+  top->set_token('"');
+  top->set_logprob(-0.5);
+  for (const auto form : {kCompletion, Logprobs::Form::kChat}) {
+    Logprobs whole(form, &kTokenizer, TextDecoder(&kTokenizer, {}));
+    EXPECT_GT(whole.Add(delta), 0);
+    EXPECT_GT(whole.Add(delta), 0);
+    Logprobs parts(form, &kTokenizer, TextDecoder(&kTokenizer, {}));
+    parts.Add(delta);
+    const LogprobColumns first = parts.TakeColumns();
+    const std::string none = parts.Take();
+    parts.Add(delta);
+    const std::string text = parts.Take(first);
+    EXPECT_EQ(text, whole.Take());
+    EXPECT_TRUE(nlohmann::json::accept(text)) << text;
+    EXPECT_EQ(none, form == kCompletion
+                        ? R"({"tokens":[],"token_logprobs":[],"top_logprobs":[],"text_offset":[]})"
+                        : R"({"content":[],"refusal":null})");
+  }
+}
+
 TEST(Logprobs, WithoutATokenizer) {
-  Logprobs logprobs(nullptr, TextDecoder(nullptr, {}));
+  Logprobs logprobs(kCompletion, nullptr, TextDecoder(nullptr, {}));
   logprobs.Add(DeltaOf({5, 6}));
   EXPECT_EQ(Take(&logprobs), Offsets({0, 0}));
 }
