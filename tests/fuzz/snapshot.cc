@@ -24,13 +24,25 @@ constexpr size_t kMaxStateBytes = 4096;
 // docs/snapshot-format.md.
 constexpr size_t kHeaderBytes = 32;
 constexpr size_t kEntryBytes = 40;
-constexpr size_t kSessionHeadBytes = 49;
+constexpr size_t kSessionHeadBytes = 49, kBlocksHeadBytes = 57;
+constexpr uint8_t kHasBlocks = 4;
+
+// A layer that grows, in blocks of 8 tokens of 64 bytes.
+std::vector<AttentionSpec> GrowingLayers() {
+  AttentionSpec layer;
+  layer.kind = AttentionKind::kSoftmax;
+  layer.heads = 2;
+  layer.head_dim = 4;
+  layer.block = 8;
+  return {layer};
+}
 
 const SnapshotCodec& Codec() {
   static const SnapshotCodec codec = {
       .binding = {.model = {}, .tokenizer = {}, .numerics = "fuzz"},
       .limits = {.tokens = {kVocabulary, 4096, true}, .max_state_bytes = kMaxStateBytes},
-      .encoding = StateEncoding::kF32};
+      .encoding = StateEncoding::kF32,
+      .layout = StateLayout(GrowingLayers(), /*block_order=*/false)};
   return codec;
 }
 
@@ -101,14 +113,26 @@ void CheckSnapshotBytes(const std::string& bytes) {
 }
 
 void CheckSessionBytes(std::string bytes, bool correct, bool sizes) {
-  if (correct && bytes.size() >= kSessionHeadBytes) {
-    const size_t covered = kSessionHeadBytes - sizeof(ContentHash);
+  // What the store holds of each group of blocks: zeros.
+  const BlockReader reader = {&Codec().layout, [](const BlockGroup& group) -> Result<ByteBuffer> {
+                                if (group.bytes > static_cast<int64_t>(kMaxStateBytes)) {
+                                  return DataLoss("an entry of other bytes");
+                                }
+                                ByteBuffer zeros(static_cast<size_t>(group.bytes));
+                                std::fill(zeros.begin(), zeros.end(), uint8_t{0});
+                                return zeros;
+                              }};
+  const bool has_blocks =
+      bytes.size() >= kBlocksHeadBytes && (static_cast<uint8_t>(bytes[8]) & kHasBlocks) != 0;
+  const size_t head_bytes = has_blocks ? kBlocksHeadBytes : kSessionHeadBytes;
+  if (correct && bytes.size() >= head_bytes) {
+    const size_t covered = head_bytes - sizeof(ContentHash);
     const ContentHash hash = HashContent(std::string_view(bytes).substr(0, covered));
     std::memcpy(bytes.data() + covered, hash.data(), sizeof(hash));
-    bytes = bytes.substr(0, kSessionHeadBytes) + Corrected(bytes.substr(kSessionHeadBytes), sizes);
+    bytes = bytes.substr(0, head_bytes) + Corrected(bytes.substr(head_bytes), sizes);
   }
   const auto head = DecodeSessionHead(std::string_view(bytes).substr(0, kStoredHeadBytes));
-  const auto record = DecodeSession(bytes, Codec());
+  const auto record = DecodeSession(bytes, Codec(), &reader);
   if (!head.ok()) {
     PS_CHECK(!record.ok());
     return fuzz::CheckError(head.status());
@@ -116,7 +140,17 @@ void CheckSessionBytes(std::string bytes, bool correct, bool sizes) {
   if (!record.ok()) return fuzz::CheckError(record.status());
   PS_CHECK(head->ttl == record->head.ttl && head->tokens == record->head.tokens);
   PS_CHECK(head->ttl.count() >= 0 && head->created.time_since_epoch().count() >= 0);
-  const auto again = DecodeSession(EncodeSession(*record, Codec()), Codec());
+  ByteBuffer rest;
+  if (!record->groups.empty()) {
+    const std::vector<int64_t> groups = BlocksOfEach(record->groups);
+    Codec().layout.Split(*record->snapshot->state, groups,
+                         [&](size_t group, std::span<const uint8_t> values) {
+                           if (group < groups.size()) return;
+                           rest.insert(rest.end(), values.begin(), values.end());
+                         });
+  }
+  const auto again = DecodeSession(
+      EncodeSession(*record, Codec(), record->groups.empty() ? nullptr : &rest), Codec(), &reader);
   PS_CHECK(again.ok()) << again.status().ToString();
   PS_CHECK(again->head.created == record->head.created);
   if (record->snapshot != nullptr) CheckEqual(*record->snapshot, *again->snapshot);
