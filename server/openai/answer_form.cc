@@ -131,8 +131,9 @@ class ChoicesForm : public AnswerForm {
       json["logprobs"] = nullptr;
       return JsonText(json);
     }
-    const LogprobColumns first = echo == nullptr ? LogprobColumns() : echo->logprobs;
-    return WithMember(json, "logprobs", choice->logprobs->Take(first));
+    static const LogprobColumns kNone;
+    return WithMember(json, "logprobs",
+                      choice->logprobs->Take(echo == nullptr ? kNone : echo->logprobs));
   }
 
   const CompletionOptions& options() const { return options_; }
