@@ -205,7 +205,7 @@ Result<uint64_t> SessionTable::WriteRecord(const Key& key, SessionRecord record,
   record.groups = written.blocks.groups;
   std::string bytes = EncodeSession(record, codec, record.groups.empty() ? nullptr : &written.rest);
   const int64_t size = std::ssize(bytes) + CountBytes(written.added);
-  const Result<uint64_t> revision = Counted(
+  Result<uint64_t> revision = Counted(
       "put",
       options_.store->Put(key.first, SessionKey(key.second), std::move(bytes), record.head.ttl));
   if (!revision.ok()) {
@@ -257,7 +257,7 @@ Status SessionTable::DeleteRecord(const Key& key) {
       if (named.ok()) groups = *std::move(named);
     }
   }
-  const Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
+  Status status = Counted("delete", options_.store->Delete(tenant, SessionKey(id)));
   if (status.ok()) BlockEntries(options_.store, options_.codec, tenant).Delete(groups);
   return status;
 }

@@ -61,6 +61,7 @@ int64_t CountBytes(const std::vector<BlockGroup>& groups) {
 
 std::vector<int64_t> BlocksOfEach(const std::vector<BlockGroup>& groups) {
   std::vector<int64_t> blocks;
+  blocks.reserve(groups.size());
   for (const BlockGroup& group : groups) blocks.push_back(group.blocks);
   return blocks;
 }
