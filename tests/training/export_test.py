@@ -117,7 +117,7 @@ class ExportOfARunTest(TrainTest):
 
     def test_q4_is_calibrated_unless_told_otherwise(self):
         self.train("run", "--steps=2")
-        self.enterContext(unittest.mock.patch.object(quantize, "_LEAST_Q4", 0))  # the matrices of this model are small
+        self.enterContext(unittest.mock.patch.object(quantize, "LEAST_Q4", 0))  # the matrices of this model are small
         text = self.dir / "calibration.txt"
         text.write_text("The harbour was quiet that morning, and the sailors spoke of the storm. " * 200)
         folders = {}

@@ -29,17 +29,26 @@ def text_of(name: str | None) -> pathlib.Path | None:
     return DEFAULT_TEXT if name in (None, "default") else pathlib.Path(name)
 
 
-def read_sequences(config: ModelConfig, tokenizer: pathlib.Path, text: pathlib.Path) -> np.ndarray:
-    """Returns the tokens of a UTF-8 text as sequences [count, n]."""
+def read_text(text: pathlib.Path) -> str:
     try:
-        content = text.read_text(encoding="utf-8")
+        return text.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ToolError(f"{text}: expected UTF-8 text: {error}") from error
+
+
+def read_sequences(config: ModelConfig, tokenizer: pathlib.Path, text: pathlib.Path) -> np.ndarray:
+    """Returns the tokens of a UTF-8 text as sequences [count, n]."""
+    content = read_text(text)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer))
-    ids = np.array(processor.encode(content)[:_TOKENS], np.int64)
+    return sequences(text, processor.encode(content), config.context_length)
+
+
+def sequences(text: pathlib.Path, tokens: list[int], longest: int) -> np.ndarray:
+    """Returns the first tokens of a text as sequences [count, n] of at most `longest`."""
+    ids = np.array(tokens[:_TOKENS], np.int64)
     if len(ids) < _FEWEST:
         raise ToolError(f"{text}: expected at least {_FEWEST} tokens, found {len(ids)}")
-    n = min(config.context_length, _LONGEST, len(ids))
+    n = min(longest, _LONGEST, len(ids))
     return ids[: len(ids) // n * n].reshape(-1, n)
 
 
@@ -68,25 +77,29 @@ class _Pass:
         """Rounds the matrix for inputs x [rows, in] and returns their product with the rounded matrix."""
         weights, form = self._tensor(name), self._forms[name]
         if form == "Q4":
-            arrays = self.rounded[name] = compensated_rounding.round_q4(weights, _moments(x))
+            arrays = self.rounded[name] = compensated_rounding.round_q4(weights, moments(x))
             self._progress.add(4 * weights.size)
         else:
             arrays = quantize.quantize(form, name, weights)
-        matrix = quantize.dequantize(form, *arrays, len(weights))
-        out = np.empty((len(x), weights.shape[1]), np.float32)
-        for rows in _chunks(len(x)):
-            out[rows] = quantize.round_activations(x[rows]) @ matrix
-        return out
+        return product(x, quantize.dequantize(form, *arrays, len(weights)))
 
 
-def _moments(x: np.ndarray) -> np.ndarray:
+def product(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Returns the product of inputs [rows, in], quantised as the server does, and a matrix [in, out]."""
+    out = np.empty((len(x), matrix.shape[1]), np.float32)
+    for rows in chunks(len(x)):
+        out[rows] = quantize.round_activations(x[rows]) @ matrix
+    return out
+
+
+def moments(x: np.ndarray) -> np.ndarray:
     """Returns X^T X of the inputs [rows, in] as the server quantises them."""
-    moments = np.zeros((x.shape[1], x.shape[1]))
-    for rows in _chunks(len(x)):
+    total = np.zeros((x.shape[1], x.shape[1]))
+    for rows in chunks(len(x)):
         inputs = quantize.round_activations(x[rows])
-        moments += inputs.T @ inputs
-    return moments
+        total += inputs.T @ inputs
+    return total
 
 
-def _chunks(count: int) -> list[slice]:
+def chunks(count: int) -> list[slice]:
     return [slice(begin, begin + _ROWS) for begin in range(0, count, _ROWS)]

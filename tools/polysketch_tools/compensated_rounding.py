@@ -12,8 +12,13 @@ from polysketch_tools import quantize
 _DAMPING = 0.01  # of the mean of H's diagonal, added to the diagonal
 
 
-def round_q4(weights: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the arrays of quantize.quantize("Q4", ...) for weights [in, out] and moments H [in, in]."""
+def round_q4(
+    weights: np.ndarray, moments: np.ndarray, *, recoverable: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the arrays of quantize.quantize("Q4", ...) for weights [in, out] and moments H [in, in].
+
+    recoverable: a matrix of float16 can hold the rounded values, and quantize.quantize makes the same values of them again.
+    """
     rows, cols = weights.shape
     groups = -(-rows // quantize.GROUP)
     left = weights.astype(np.float32)  # a copy, in which errors are compensated
@@ -24,7 +29,7 @@ def round_q4(weights: np.ndarray, moments: np.ndarray) -> tuple[np.ndarray, np.n
         begin = group * quantize.GROUP
         end = min(begin + quantize.GROUP, rows)
         block = factor[begin:end, begin:end]
-        scales[group] = _best_scales(left[begin:end], block)
+        scales[group] = _best_scales(left[begin:end], block, recoverable)
         rounded, errors = _round_group(left[begin:end], block, scales[group])
         integers[group, : end - begin] = rounded
         left[end:] -= factor[begin:end, end:].T @ errors
@@ -41,15 +46,19 @@ def _inverse_factor(moments: np.ndarray) -> np.ndarray:
     return np.linalg.cholesky(np.linalg.inv(damped)).T.astype(np.float32)
 
 
-def _best_scales(weights: np.ndarray, factor: np.ndarray) -> np.ndarray:
+def _best_scales(weights: np.ndarray, factor: np.ndarray, recoverable: bool) -> np.ndarray:
     """Returns for each column the candidate of quantize.CANDIDATES whose compensated error is least."""
     largest = np.take_along_axis(weights, np.abs(weights).argmax(axis=0)[None], axis=0)[0]
     best = np.zeros(len(largest), ml_dtypes.bfloat16)
     least = np.full(len(largest), np.inf)
     for c in quantize.CANDIDATES:
         candidate = (-largest / np.float32(c)).astype(ml_dtypes.bfloat16)
-        _, errors = _round_group(weights, factor, candidate)
+        if recoverable:  # 8 bits of a scale and 3 of an integer are a float16, unless it is subnormal
+            candidate = candidate.astype(np.float16).astype(ml_dtypes.bfloat16)
+        integers, errors = _round_group(weights, factor, candidate)
         error = np.square(errors).sum(axis=0)
+        if recoverable:  # plain rounding finds a scale by its largest integer: -8, or 7 of either sign
+            error[np.abs(integers).max(axis=0) < 7] = np.inf
         better = error < least
         least[better] = error[better]
         best[better] = candidate[better]

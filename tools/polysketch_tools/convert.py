@@ -1,4 +1,5 @@
-"""Converts a checkpoint of the authors' Flax code, or a GGUF file (--gguf FILE), into a model folder (docs/model-format.md)."""
+"""Converts a checkpoint of the authors' Flax code, a GGUF file (--gguf FILE) or a folder of Hugging Face (--hugging-face FOLDER,
+for --weights q4) into a model folder (docs/model-format.md)."""
 
 import argparse
 import pathlib
@@ -6,6 +7,7 @@ import pathlib
 import numpy as np
 
 from polysketch_tools import (
+    calibrate_hugging_face,
     calibration,
     checkpoints,
     convert_gguf,
@@ -177,12 +179,15 @@ def _calibration_text(args: argparse.Namespace, parser: argparse.ArgumentParser)
 
 
 def main(argv: list[str]) -> None:
-    if any(argument.split("=")[0] == "--gguf" for argument in argv):
+    names = {argument.split("=")[0] for argument in argv}
+    if "--gguf" in names:
         return convert_gguf.main(argv)
+    if "--hugging-face" in names:
+        return calibrate_hugging_face.main(argv)
     parser = argparse.ArgumentParser(
         prog="tools/convert",
         description=__doc__,
-        epilog=f"--gguf FILE has options of its own: tools/convert --gguf FILE --help. {errors.EXIT_STATUSES}",
+        epilog=f"--gguf FILE and --hugging-face FOLDER have options of their own: tools/convert --gguf FILE --help. {errors.EXIT_STATUSES}",
     )
     parser.add_argument(
         "--checkpoint",

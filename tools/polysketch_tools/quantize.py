@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 
 GROUP = 32  # rows that share a scale in q4
-_LEAST_Q4 = 32 * 1024  # minimum elements of a matrix in 4 bits (engine/model/weight_reader.cc)
+LEAST_Q4 = 32 * 1024  # minimum elements of a matrix in 4 bits (engine/model/weight_reader.cc)
 _TINY = np.float32(1e-35)
 CANDIDATES = (8.0, 7.0, 7.5, 8.5, 9.0, 9.5, 10.0, 10.5, 11.0, 12.0)
 
@@ -22,7 +22,7 @@ def storage(dtype: str, name: str, shape: tuple[int, ...]) -> str:
     four = name.endswith(
         (".attn.qkv.weight", ".attn.out.weight", ".mlp.up.weight", ".mlp.down.weight")
     )
-    large = shape[0] * shape[1] >= _LEAST_Q4
+    large = shape[0] * shape[1] >= LEAST_Q4
     return "Q4" if dtype == "Q4" and four and large else "Q8"
 
 
