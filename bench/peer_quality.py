@@ -66,7 +66,10 @@ def our_logs(model: pathlib.Path, isa: str, weights: str, base: Base, window: in
 
 def measure_ours(args: argparse.Namespace, base: Base) -> None:
     """Prints the rows of ours and the largest difference of float32 from the peer's."""
-    nats, divergence = dict.fromkeys(("f32", *args.weights), 0.0), dict.fromkeys(args.weights, 0.0)
+    models = {weights: (args.model, weights) for weights in args.weights}
+    if args.calibrated:
+        models["q4, calibrated"] = (args.calibrated, "q4")
+    nats, divergence = dict.fromkeys(("f32", *models), 0.0), dict.fromkeys(models, 0.0)
     rows, furthest, mean = 0, 0.0, 0.0
     for window in range(len(base.tokens)):
         following = base.tokens[window, base.first + 1 :]
@@ -75,15 +78,15 @@ def measure_ours(args: argparse.Namespace, base: Base) -> None:
         distance = np.abs(exact[index, following] - base.next_logs(window))
         furthest, mean = max(furthest, distance.max()), mean + distance.sum()
         nats["f32"] -= exact[index, following].sum()
-        for weights in args.weights:
-            logs = our_logs(args.model, args.isa, weights, base, window)
-            nats[weights] -= logs[index, following].sum()
-            divergence[weights] += (np.exp(exact) * (exact - logs)).sum()
+        for name, (model, weights) in models.items():
+            logs = our_logs(model, args.isa, weights, base, window)
+            nats[name] -= logs[index, following].sum()
+            divergence[name] += (np.exp(exact) * (exact - logs)).sum()
         rows += len(exact)
     print(f"log-probabilities of {rows} tokens in float32, ours beside the peer's: mean difference {mean / rows:.1e}, largest {furthest:.1e}")
-    for weights, sum_of_nats in nats.items():
-        divergent = f"{divergence[weights] / rows:.5f}" if weights in divergence else ""
-        print(f"| ours, {weights} | {np.exp(sum_of_nats / rows):.4f} | {divergent} |", flush=True)
+    for name, sum_of_nats in nats.items():
+        divergent = f"{divergence[name] / rows:.5f}" if name in divergence else ""
+        print(f"| ours, {name} | {np.exp(sum_of_nats / rows):.4f} | {divergent} |", flush=True)
 
 
 def existing(path: str) -> pathlib.Path:
@@ -104,6 +107,7 @@ def measure_peer(args: argparse.Namespace, base: pathlib.Path, model: pathlib.Pa
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench/peer-quality", description=__doc__)
     parser.add_argument("--model", type=existing, required=True, help="our model folder, in float32")
+    parser.add_argument("--calibrated", type=existing, help="a folder that tools/convert --hugging-face has made of --model")
     parser.add_argument("--gguf", type=existing, required=True, help="the same model as a GGUF file in float32 (bench/f32_gguf.py)")
     parser.add_argument("--peer-models", type=existing, nargs="*", default=[], help="GGUF files quantised from it")
     parser.add_argument("--perplexity", type=existing, required=True, help="llama-perplexity of ik_llama.cpp")
