@@ -110,9 +110,9 @@ Status LoadModelAndTokenizer(LoadOptions* options, LoadedModel* loaded) {
   return Status();
 }
 
-// A template of the model folder that cannot be used is no reason not to serve completions. `file`:
-// that of --chat-template.
-Status LoadChatTemplate(const std::string& file, LoadedModel* loaded) {
+// A template of the model folder that cannot be used is no reason not to serve completions.
+Status LoadChatTemplate(const ServerConfig& config, LoadedModel* loaded) {
+  const std::string& file = config.chat_template;
   if (loaded->tokenizer == nullptr) {
     loaded->no_chat_template = "the model has no tokenizer";
     return Status();
@@ -133,10 +133,12 @@ Status LoadChatTemplate(const std::string& file, LoadedModel* loaded) {
   if (made.ok()) {
     loaded->chat_template = *std::move(made);
     const Status& appends = loaded->chat_template->appends();
+    const bool takes_tools = loaded->chat_template->takes_tools();
     const auto form = DetectToolForm(loaded->chat_template->source());
-    const std::string_view tools = !loaded->chat_template->takes_tools() ? "ignored"
-                                   : form                                ? ToolFormName(*form)
-                                          : "in a form that is not read";
+    const std::string_view tools = config.tool_format != "auto" ? config.tool_format
+                                   : !takes_tools               ? "described in messages"
+                                   : form                       ? ToolFormName(*form)
+                                                                : "in a form that is not read";
     LogInfo("chat_template", {{"sessions", appends.ok() ? "yes" : appends.message()},
                               {"tools", std::string(tools)}});
     return Status();
@@ -360,7 +362,7 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
     PS_ASSIGN_OR_RETURN(loaded->draft_model,
                         DecoderModel::Load(draft_folder, loaded->backend.get(), options));
   }
-  PS_RETURN_IF_ERROR(LoadChatTemplate(config.chat_template, loaded));
+  PS_RETURN_IF_ERROR(LoadChatTemplate(config, loaded));
   PS_RETURN_IF_ERROR(LoadGenerationConfig(config, loaded));
   if (loaded->tokenizer != nullptr) {
     const int64_t memory =

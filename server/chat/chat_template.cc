@@ -142,6 +142,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Make(Source source, const To
   made->appends_ = made->CheckAppends();
   made->answer_beginning_ = made->AnswerBeginning();
   made->takes_tools_ = made->WritesTools(nullptr);
+  made->takes_system_ = made->WritesSystem(nullptr);
   for (const auto& [name, piece] : made->source_.pieces) {
     const int32_t id = name == "eos_token" ? made->ControlId(piece) : -1;
     if (id >= 0) made->stop_ids_.push_back(id);
@@ -167,7 +168,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::MakeForRequest(std::string t
   PS_ASSIGN_OR_RETURN(std::unique_ptr<ChatTemplate> made,
                       Parse(std::move(source), tokenizer, add_bos));
   made->appends_ = FailedPrecondition("expected the template of the server");
-  made->takes_tools_ = !options.tools.is_null() && made->WritesTools(options.hold);
+  made->takes_tools_ = made->WritesTools(options.hold);
+  made->takes_system_ = made->WritesSystem(options.hold);
   return made;
 }
 
@@ -415,6 +417,13 @@ bool ChatTemplate::WritesTools(chat::HoldMemory hold) const {
   options.tools.push_back(std::move(tool));
   const Result<MarkedText> text = Render({kUserStandIn}, options);
   return text.ok() && text->text().find(kName) != std::string::npos;
+}
+
+bool ChatTemplate::WritesSystem(chat::HoldMemory hold) const {
+  ChatOptions options;
+  options.hold = std::move(hold);
+  const Result<MarkedText> text = Render({kSystemStandIn, kUserStandIn}, options);
+  return text.ok() && text->text().find(kSystemStandIn.content) != std::string::npos;
 }
 
 Result<std::vector<int32_t>> ChatTemplate::EncodeTurn(const std::vector<ChatMessage>& messages,

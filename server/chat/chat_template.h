@@ -99,6 +99,8 @@ class ChatTemplate {
 
   // Whether the text of a conversation has the tools that may be called.
   bool takes_tools() const { return takes_tools_; }
+  // Whether it has what a system message says.
+  bool takes_system() const { return takes_system_; }
 
   // Texts that end an answer; empty: control pieces do.
   const std::vector<std::string>& stops() const { return source_.stops; }
@@ -136,6 +138,7 @@ class ChatTemplate {
   // What the template writes in front of an answer; empty if it writes nothing, or refuses a message.
   std::string AnswerBeginning() const;
   bool WritesTools(chat::HoldMemory hold) const;
+  bool WritesSystem(chat::HoldMemory hold) const;
   int32_t ControlId(const std::string& piece) const;
 
   const Source source_;
@@ -145,6 +148,7 @@ class ChatTemplate {
   Status appends_;
   std::string answer_beginning_;
   bool takes_tools_ = false;
+  bool takes_system_ = false;
   int32_t turn_end_ = -1;
   std::vector<int32_t> stop_ids_;
 };

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/chat/described_tools.h"
 #include "server/chat/tool_form.h"
 #include "server/convert/status_map.h"
 #include "server/openai/structured_output.h"
@@ -153,9 +154,20 @@ Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptio
   return Status();
 }
 
-Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, ToolUse tools,
+Status WriteTools(const ServedModel& model, bool begins, std::vector<ChatMessage>* messages,
+                  ChatOptions* options) {
+  const ChatTemplate* const chat_template = model.chat_template;
+  if (chat_template == nullptr || chat_template->takes_tools() || model.tool_form_named)
+    return Status();
+  const Json tools = std::exchange(options->tools, nullptr);
+  return DescribeTools(begins ? tools : Json(), chat_template->takes_system(), options->hold,
+                       messages);
+}
+
+Status SetChat(std::vector<ChatMessage> messages, ChatOptions options, ToolUse tools,
                const ReasoningUse& reasoning, const ServedModel& model, CompletionJob* job) {
   options.tools = std::move(tools.list);
+  PS_RETURN_IF_ERROR(WriteTools(model, /*begins=*/true, &messages, &options));
   PS_RETURN_IF_ERROR(SetConversation(messages, options, model, job));
   v1::Prompt* const prompt = job->common.mutable_prompt();
   const int tokens = prompt->tokens().ids_size();

@@ -42,8 +42,13 @@ void SetChatPrompt(const std::vector<int32_t>& ids, CompletionJob* job);
 Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptions& options,
                        const ServedModel& model, CompletionJob* job);
 
+// Writes tools into the messages (DescribeTools) for a model whose template takes none, unless --tool-format names a
+// form: the operator says then that the model knows them. `begins`: the messages begin the conversation.
+Status WriteTools(const ServedModel& model, bool begins, std::vector<ChatMessage>* messages,
+                  ChatOptions* options);
+
 // Makes the prompt of a conversation, and binds the output to calls of the tools after its reasoning.
-Status SetChat(const std::vector<ChatMessage>& messages, ChatOptions options, ToolUse tools,
+Status SetChat(std::vector<ChatMessage> messages, ChatOptions options, ToolUse tools,
                const ReasoningUse& reasoning, const ServedModel& model, CompletionJob* job);
 
 // Fails for each of the fields that is present, and neither false nor empty.

@@ -289,7 +289,7 @@ Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
   const Json* const input = fields.Needed("input", "a string or an array of messages");
   PS_RETURN_IF_ERROR(fields.Finish());
   response.id.digest = DigestOf(instructions, tools);
-  PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> turn,
+  PS_ASSIGN_OR_RETURN(std::vector<ChatMessage> turn,
                       ToTurn(*input, previous.empty() ? instructions : ""));
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   if (!previous.empty()) {
@@ -311,6 +311,7 @@ Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
   }
   response.echo = Echo(body, response.store, truncates, tools);
   chat_options.tools = std::move(tools.list);
+  PS_RETURN_IF_ERROR(WriteTools(model, /*begins=*/previous.empty(), &turn, &chat_options));
   if (previous.empty()) {
     PS_RETURN_IF_ERROR(truncates ? SetTruncated(turn, chat_options, model, &response.job)
                                  : SetConversation(turn, chat_options, model, &response.job));

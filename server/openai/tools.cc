@@ -230,15 +230,11 @@ bool MayBind(const ServedModel& model, const v1::CompleteRequest& request) {
 Result<ToolParsing> Bind(const ToolUse& use, const ServedModel& model,
                          v1::CompleteRequest* request) {
   const bool required = use.choice == Choice::kRequired;
-  if (!required && !model.tool_form_named) {
-    if (!model.chat_template->takes_tools())
-      return FailedPrecondition(
-          "tools: expected a chat template that writes the tools, found one that does not: the "
-          "model would not know them (--chat-template); required and a named tool are accepted");
-    if (!model.tool_form)
-      return FailedPrecondition(
-          "tools: expected a chat template with a form of calls that the server reads, found "
-          "another (--tool-format)");
+  // A template that takes no tools gets them as text, which asks for the form json.
+  if (!required && !model.tool_form && model.chat_template->takes_tools()) {
+    return FailedPrecondition(
+        "tools: expected a chat template with a form of calls that the server reads, found another "
+        "(--tool-format)");
   }
   ToolParsing parsing;
   parsing.form = model.tool_form.value_or(ToolForm::kJson);

@@ -196,13 +196,17 @@ class ChatClient(ServerTest):
         answer = self.client.chat.completions.create(**asked | {"messages": messages, "tool_choice": "none"})
         self.assertIsNone(answer.choices[0].message.tool_calls)
 
+    def test_a_template_without_tools_gets_them_as_text(self):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        more = {}
+        for key, value in (("without", {}), ("with", {"tools": tools})):
+            more[key] = self.client.chat.completions.create(**CHAT, **value).usage.prompt_tokens
+        self.assertGreater(more["with"], more["without"])
+        tools = [{"type": "function", "name": "f", "parameters": {}, "strict": True}]
+        self.assertEqual(self.client.responses.create(**RESPONSE, tools=tools).status, "completed")
+
     def test_errors(self):
         chat, responses = self.client.chat.completions, self.client.responses
-        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-        with self.assertRaisesRegex(openai.BadRequestError, "chat template that writes the tools"):
-            chat.create(**CHAT, tools=tools)
-        with self.assertRaisesRegex(openai.BadRequestError, "chat template that writes the tools"):
-            responses.create(**RESPONSE, tools=[{"type": "function", "name": "f", "parameters": {}, "strict": True}])
         with self.assertRaisesRegex(openai.BadRequestError, "found \"xml\""):
             chat.create(**CHAT, response_format={"type": "xml"})
         with self.assertRaisesRegex(openai.BadRequestError, "reads text only"):

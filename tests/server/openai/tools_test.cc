@@ -109,17 +109,84 @@ TEST_F(Tools, ChoicesWithoutTools) {
             Job(WithTools())->common.prompt().SerializeAsString());
 }
 
-// A template that ignores tools: the model would not know them. A choice that the grammar makes needs no more.
-TEST_F(Tools, ATemplateThatIgnoresTools) {
-  UseTemplate(
-      "{% for message in messages %}{{ bos_token + message.content + eos_token }}{% endfor %}");
-  model_.tool_form = std::nullopt;
-  EXPECT_FALSE(template_->takes_tools());
-  EXPECT_THAT(ErrorOf(WithTools()),
-              StartsWith("tools: expected a chat template that writes the tools"));
-  const auto job = Job(WithTools("\"tool_choice\": \"required\""));
-  ASSERT_TRUE(job.ok()) << job.status().ToString();
+// A template that ignores tools gets them, calls and their results as text, and calls have the form json.
+class DescribedTools : public Tools {
+ protected:
+  static constexpr char kTurns[] =
+      "{% for m in messages %}{{ m.role + ': ' + m.content + '|' }}{% endfor %}";
+  static constexpr char kHistory[] = R"(
+      {"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\":\"Rome\",\"at\":3}"}},
+        {"id": "2", "type": "function", "function": {"name": "get_time", "arguments": ""}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "sunny"}, {"role": "tool", "content": "3"},
+      {"role": "user", "content": "So?"}, {"role": "assistant", "content": "y"})";
+
+  void SetUp() override {
+    ChatModel::SetUp();
+    UseTemplate(kTurns);
+    ASSERT_FALSE(template_->takes_tools());
+  }
+  std::string TextOf(const Result<CompletionJob>& job) {
+    EXPECT_TRUE(job.ok()) << job.status().ToString();
+    if (!job.ok()) return "";
+    IncrementalDecoder decoder(tokenizer_.get(), /*continued=*/false);
+    std::string text;
+    for (const int32_t id : job->common.prompt().tokens().ids()) text += decoder.Append(id);
+    return text + decoder.Finish();
+  }
+  Result<CompletionJob> JobOf(const std::string& messages, const std::string& more) {
+    const auto body = ParseCompletionBody(StrCat("{\"messages\": [", messages, "], ", more, "}"));
+    EXPECT_TRUE(body.ok()) << body.status().ToString();
+    return ToChatJob(*body, model_);
+  }
+};
+
+TEST_F(DescribedTools, AreInTheSystemMessage) {
+  const auto job = Job(WithTools());
+  const std::string text = TextOf(job);
+  EXPECT_THAT(text, StartsWith("system: You can call the following tools."));
+  EXPECT_THAT(text,
+              HasSubstr(R"({"name": "get_weather", "description": "d", "parameters": {"type":)"));
+  EXPECT_THAT(text, HasSubstr("\n{\"name\": \"get_time\"}\n"));
+  EXPECT_TRUE(text.ends_with("answer as usual.|user: x|"));
   EXPECT_EQ(job->options.tools->form, ToolForm::kJson);
+  EXPECT_FALSE(job->common.has_structured_output());
+  const auto required = Job(WithTools("\"tool_choice\": \"required\""));
+  EXPECT_EQ(TextOf(required), text);
+  EXPECT_TRUE(required->common.has_structured_output());
+  EXPECT_EQ(TextOf(Job(WithTools("\"tool_choice\": \"none\""))), text);
+  EXPECT_THAT(
+      TextOf(JobOf(R"({"role": "system", "content": "Be kind."}, {"role": "user", "content": "x"})",
+                   WithTools())),
+      StartsWith("system: Be kind.\n\nYou can call"));
+  EXPECT_EQ(TextOf(Job("")), "user: x|");
+}
+
+TEST_F(DescribedTools, CallsAndResultsAreText) {
+  const std::string expected =
+      "user: x|assistant: {\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\", \"at\": "
+      "3}}\n"
+      "{\"name\": \"get_time\", \"arguments\": {}}|user: {\"tool_call_id\": \"1\", \"content\": "
+      "\"sunny\"}\n\n"
+      "{\"tool_call_id\": null, \"content\": \"3\"}\n\nSo?|assistant: y|";
+  EXPECT_TRUE(TextOf(JobOf(kHistory, WithTools())).ends_with("answer as usual.|" + expected));
+  EXPECT_EQ(TextOf(JobOf(kHistory, "\"max_tokens\": 1")), expected);
+}
+
+TEST_F(DescribedTools, ATemplateWithoutSystemMessages) {
+  UseTemplate(StrCat("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}",
+                     kTurns));
+  const std::string text = TextOf(Job(WithTools()));
+  EXPECT_THAT(text, StartsWith("user: You can call the following tools."));
+  EXPECT_TRUE(text.ends_with("answer as usual.\n\nx|"));
+}
+
+TEST_F(DescribedTools, NotWhereTheOperatorNamesAForm) {
+  model_.tool_form = ToolForm::kHermes;
+  model_.tool_form_named = true;
+  const auto job = Job(WithTools());
+  EXPECT_EQ(TextOf(job), "user: x|");
+  EXPECT_EQ(job->options.tools->form, ToolForm::kHermes);
 }
 
 TEST_F(Tools, TheTemplateGetsToolsAndCalls) {

@@ -1,0 +1,106 @@
+#include "server/chat/described_tools.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "server/chat/budget.h"
+#include "server/chat/tool_form.h"
+#include "server/chat/value.h"
+
+namespace polysketch {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// As json.dumps of Python, in which models have learned JSON.
+Result<std::string> TextOf(const Json& json, chat::Budget* budget) {
+  PS_ASSIGN_OR_RETURN(const chat::Value value, chat::Value::FromJson(json));
+  return chat::ToJson(value, chat::JsonForm(), budget);
+}
+
+void AddParagraph(const std::string& text, std::string* content) {
+  if (!content->empty()) *content += "\n\n";
+  *content += text;
+}
+
+Result<std::string> Description(const Json& tools, chat::Budget* budget) {
+  std::string text =
+      "You can call the following tools. Each is a JSON object with its name, what it does, and "
+      "the JSON Schema of its parameters:\n";
+  for (const Json& tool : tools) {
+    PS_ASSIGN_OR_RETURN(const std::string function, TextOf(tool.at("function"), budget));
+    text += function + '\n';
+  }
+  return text +
+         "To call a tool, answer with a JSON object alone: {\"name\": NAME, \"arguments\": {...}}. "
+         "Several calls are several objects, each on a line of its own. The results follow in the "
+         "next message. Where no tool helps, answer as usual.";
+}
+
+// Adds the description where the template shows it.
+void AddDescription(const std::string& text, bool takes_system,
+                    std::vector<ChatMessage>* messages) {
+  const char* const role = takes_system ? "system" : "user";
+  const auto first =
+      takes_system ? messages->begin() : std::ranges::find(*messages, role, &ChatMessage::role);
+  if (first == messages->end() || first->role != role) {
+    messages->insert(messages->begin(), {role, text, ""});
+  } else if (takes_system) {
+    AddParagraph(text, &first->content);
+  } else {
+    first->content = StrCat(text, "\n\n", first->content);
+  }
+}
+
+Result<std::string> TextOfCalls(const Json& calls, chat::Budget* budget) {
+  const ToolFraming& framing = FramingOf(ToolForm::kJson);
+  std::string text;
+  for (const Json& call : calls) {
+    const Json& function = call.at("function");
+    PS_ASSIGN_OR_RETURN(const std::string name, TextOf(function.at("name"), budget));
+    PS_ASSIGN_OR_RETURN(const std::string arguments, TextOf(function.at("arguments"), budget));
+    if (!text.empty()) text += framing.separator;
+    // The framing has the quotes of the name.
+    text += StrCat(framing.call[0], name.substr(1, name.size() - 2), framing.call[1], arguments,
+                   framing.call[2]);
+  }
+  return text;
+}
+
+}  // namespace
+
+Status DescribeTools(const Json& tools, bool takes_system, const chat::HoldMemory& hold,
+                     std::vector<ChatMessage>* messages) {
+  chat::Budget budget(hold);
+  std::vector<ChatMessage> described;
+  bool results = false;  // the last message has results
+  for (ChatMessage& message : *messages) {
+    if (!message.tool_calls.is_null()) {
+      PS_ASSIGN_OR_RETURN(const std::string calls, TextOfCalls(message.tool_calls, &budget));
+      AddParagraph(calls, &message.content);
+      message.tool_calls = nullptr;
+    }
+    const bool result = message.role == "tool";
+    if (result) {
+      const Json id = message.tool_call_id.empty() ? Json() : Json(message.tool_call_id);
+      const Json object = {{"tool_call_id", id}, {"content", std::move(message.content)}};
+      PS_ASSIGN_OR_RETURN(message.content, TextOf(object, &budget));
+      message.tool_call_id.clear();
+      message.role = "user";
+    }
+    if (results && message.role == "user") {
+      AddParagraph(message.content, &described.back().content);
+    } else {
+      described.push_back(std::move(message));
+    }
+    results = result;
+  }
+  *messages = std::move(described);
+  if (tools.is_null()) return Status();
+  PS_ASSIGN_OR_RETURN(const std::string description, Description(tools, &budget));
+  AddDescription(description, takes_system, messages);
+  return Status();
+}
+
+}  // namespace polysketch
