@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "server/http/json_text.h"
-#include "server/openai/json_fields.h"
 
 namespace polysketch {
 namespace {
@@ -39,6 +38,20 @@ std::vector<Json> ItemsOf(const StoredResponse& response, bool output) {
   return items;
 }
 
+// A member that is null counts as absent. The value nests as a body may.
+Json WithoutNulls(const Json& value) {
+  if (!value.is_structured()) return value;
+  Json kept = value.is_object() ? Json::object() : Json::array();
+  for (const auto& [name, element] : value.items()) {
+    if (value.is_array()) {
+      kept.push_back(WithoutNulls(element));
+    } else if (!element.is_null()) {  // the base's push_back looks for no other member of the name
+      kept.get_ref<Json::object_t&>().push_back({name, WithoutNulls(element)});
+    }
+  }
+  return kept;
+}
+
 }  // namespace
 
 std::string InputItems(const Json& input, std::string_view name) {
@@ -46,17 +59,17 @@ std::string InputItems(const Json& input, std::string_view name) {
   if (input.is_string()) {
     items.push_back({{"role", "user"}, {"content", input}});
   } else {
-    items = input;
+    items = WithoutNulls(input);
   }
   for (size_t i = 0; i < items.size(); ++i) {
     Json& item = items[i];
-    if (MemberOf(item, "type") == nullptr) item["type"] = "message";
+    if (!item.contains("type")) item["type"] = "message";
     const auto type = item["type"].get<std::string>();
     if (type == "message") MakeMessage(&item);
     const auto id = item.find("id");
     if (id == item.end() || !id->is_string() || id->empty())
       item["id"] = StrCat(IdPrefix(type), name, "_", i);
-    if (type == "message" && MemberOf(item, "status") == nullptr) item["status"] = "completed";
+    if (type == "message" && !item.contains("status")) item["status"] = "completed";
   }
   return JsonText(items);
 }

@@ -19,6 +19,15 @@ const std::set<std::string> kFree = {
     "arguments", "chat_template_kwargs", "input_schema", "logit_bias",
     "metadata",  "parameters",           "schema"};
 
+// The template gets functions as they are written, and responses repeat them and the format.
+const std::set<std::string> kAsWritten = {"/tools/0/function/description",
+                                          "/tools/0/function/strict",
+                                          "/tools/0/function/parameters",
+                                          "/tools/0/description",
+                                          "/tools/0/strict",
+                                          "/tools/0/parameters",
+                                          "/text/format/name"};
+
 std::string Show(const Result<CompletionJob>& job) {
   return job.ok() ? job->common.DebugString() : job.status().message();
 }
@@ -29,23 +38,26 @@ class NullFields : public testing::ChatModel {
     ChatModel::SetUp();
     UseTemplate(
         "{{ tools | tojson }}<tool_call>{%- for m in messages %}{{ m.role }}: {{ m.content }}"
-        "{{ m.reasoning_content }}{{ m.tool_call_id }}{{ m.tool_calls | tojson }}\n{%- endfor %}");
+        "{{ m.reasoning_content }}{{ m.tool_call_id }}{{ (m.tool_calls or []) | tojson }}\n{%- "
+        "endfor %}");
   }
 
   // Compares what `read` makes of the body with each member null, and with none.
   void Check(const std::string& text, const std::function<std::string(const std::string&)>& read) {
     const Json body = Json::parse(text);
     const std::string whole = read(text);
-    EXPECT_EQ(whole.find("expected"), std::string::npos) << whole;
+    ASSERT_EQ(whole.find("expected"), std::string::npos) << whole;
     int fields = 0;
-    for (const auto& [pointer, value] : body.flatten().items()) {
+    const Json flat = body.flatten();
+    for (const auto& [pointer, value] : flat.items()) {
       for (Json::json_pointer at(pointer); !at.empty(); at.pop_back()) {
         const Json::json_pointer parent = at.parent_pointer();
-        if (!body.at(parent).is_object() || IsFree(parent)) continue;
+        if (!body.at(parent).is_object() || IsFree(parent) || kAsWritten.contains(at.to_string()))
+          continue;
         Json null = body, none = body;
         null[at] = nullptr;
         none[parent].erase(at.back());
-        EXPECT_EQ(read(null.dump()), read(none.dump())) << at.to_string();
+        EXPECT_TRUE(read(null.dump()) == read(none.dump())) << at.to_string();
         ++fields;
       }
     }
