@@ -87,6 +87,23 @@ class Agents(unittest.TestCase):
 
         self.run_with(work)
 
+    def test_instructions_on_every_turn(self):
+        async def work(model):
+            settings = agents.ModelSettings(temperature=0, max_tokens=100)
+            agent = agents.Agent("Plain", instructions="Answer shortly.", model=model, model_settings=settings, output_type=Verdict)
+            history, tokens = [], []
+            for question in ("It rains. Is it sunny?", "And now?", "Sure?"):
+                result = await agents.Runner.run(agent, [*history, {"role": "user", "content": question}])
+                history = result.to_input_list()
+                tokens.append(result.raw_responses[-1].usage.input_tokens)
+            self.assertEqual(tokens, sorted(set(tokens)))
+            # Without its instructions the same conversation is shorter.
+            bare = await agents.Runner.run(agent.clone(instructions=None), history)
+            again = await agents.Runner.run(agent, history)
+            self.assertGreater(again.raw_responses[-1].usage.input_tokens, bare.raw_responses[-1].usage.input_tokens)
+
+        self.run_with(work)
+
     def test_structured_output(self):
         async def work(model):
             settings = agents.ModelSettings(temperature=0, max_tokens=100)

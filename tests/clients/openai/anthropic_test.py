@@ -8,7 +8,8 @@ import unittest
 
 import anthropic
 import jsonschema
-from openai_test import Server, ServerTest, TemplateServer
+from openai_test import ServerTest, TemplateServer
+from server_process import Server
 
 TEMPLATE = """
 {%- if tools %}{{ bos_token + (tools | tojson) + eos_token }}{% endif %}

@@ -4,7 +4,6 @@ import concurrent.futures
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,17 +12,12 @@ import unittest
 
 import openai
 from chat_test import MESSAGES, TEMPLATE
-from openai_test import GREEDY, ROOT, Server
+from openai_test import GREEDY
+from server_process import ROOT, Server, free_port
 
 SMG = pathlib.Path(sys.executable).parent / "smg"
 # The text that two prompts share: longer than the part by which the gateway tells prompts apart.
 CONTEXT = "The old house at the end of the lane had been empty for years, and no one knew who had lived there. "
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Gateway:

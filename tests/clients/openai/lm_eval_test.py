@@ -11,7 +11,7 @@ import tempfile
 import unittest
 import urllib.request
 
-from openai_test import BIN, Server
+from server_process import BIN, Server
 
 TASKS = pathlib.Path(__file__).resolve().parent / "tasks"
 TOLERANCE = 1e-4  # of a sum of log-probabilities of at most 40 tokens, each a float32 of absolute error below 1e-6

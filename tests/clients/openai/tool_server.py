@@ -2,7 +2,8 @@
 
 import os
 
-from openai_test import ROOT, Server, ServerTest
+from openai_test import ServerTest
+from server_process import ROOT, TOOL_TEMPLATE, Server
 
 FULL = os.environ.get("POLYSKETCH_TEST_FULL") == "1"
 SMOLLM = ROOT / "models/smollm2"
@@ -12,8 +13,7 @@ MODEL = "smollm2" if KNOWS_LANGUAGE else "demo"
 
 def tool_server(*flags):
     """With a template of the form of Hermes and Qwen: that of the model writes no tools."""
-    template = ROOT / "tests/server/chat/templates/hermes_tools.jinja"
-    return Server("--chat-template", template, "--max-sequences", "16", *flags, model=ROOT / "models" / MODEL)
+    return Server("--chat-template", TOOL_TEMPLATE, "--max-sequences", "16", *flags, model=ROOT / "models" / MODEL)
 
 
 class ToolServerTest(ServerTest):
