@@ -1,15 +1,32 @@
 "use strict";
 // The playground: streams completions, alone or in a session, and creates, forks, snapshots, restores and deletes
-// sessions; where the model has a chat template, it chats. status.js defines $, number, milliseconds and bytes.
+// sessions; where the model has a chat template, it chats. status.js defines $, ask, element, number, milliseconds, bytes,
+// key and model.
 
 let running = null;  // the AbortController of a completion
 // Session id or snapshot key -> what this page has seen of it, in order: [{text, prompt}]. "": outside sessions.
 const texts = new Map([["", []]]);
-let messages = [];  // of the chat, {role, content}, in order
+// The chat is a tree, since an answer that is generated anew is a fork: {role, content, parent, children, chosen}, whose
+// chosen child follows it. The root is no message.
+const newNode = (parent, role, content) => ({parent, role, content, children: [], chosen: 0});
+let root = newNode(null);
+let last = null;  // {path, request} of the last completion
 
 const headers = {"Content-Type": "application/json"};
 const short = (id) => id.slice(0, 8);
 const errorOf = ({code, message}) => new Error(code + ": " + message);
+
+// Adds a child to a message of the chat, and chooses it.
+function follow(parent, role, content) {
+  parent.chosen = parent.children.push(newNode(parent, role, content)) - 1;
+  return parent.children[parent.chosen];
+}
+// The messages of the chat, in order.
+function messages() {
+  const path = [];
+  for (let node = root; (node = node.children[node.chosen]);) path.push(node);
+  return path;
+}
 
 // --- what the page shows ---
 
@@ -19,23 +36,54 @@ function showButtons() {
   for (const id of ["fork", "snapshot", "delete"]) $(id).disabled = busy || chats || $("session").value === "";
   for (const id of ["create", "session", "snapshots"]) $(id).disabled = busy || chats;
   for (const id of ["chat", "run"]) $(id).disabled = busy;
+  $("regenerate").hidden = !chats;
+  $("regenerate").disabled = busy || messages().length === 0;
+  for (const id of ["curl", "python"]) $(id).disabled = last === null;
+  $("sessions").hidden = chats;
   $("restore").disabled = busy || chats || $("snapshots").value === "";
   $("new_chat").disabled = busy || !chats;
   $("stop").disabled = !busy;
   $("run").textContent = chats ? "Send" : "Complete";
 }
 
-// Shows the chat, or the text of the selected session.
+// What stands above an answer of which there are several: which one it is, and a way to the others.
+function versionsOf({parent}) {
+  const step = (text, label, by) => {
+    const button = element("button", text);
+    button.type = "button";
+    button.setAttribute("aria-label", label);
+    button.disabled = running !== null || !parent.children[parent.chosen + by];
+    button.addEventListener("click", () => { parent.chosen += by; showText(); });
+    return button;
+  };
+  const box = element("div", step("‹", "answer before", -1), parent.chosen + 1 + " of " + parent.children.length,
+    step("›", "answer after", 1));
+  box.className = "versions";
+  return box;
+}
+
+// Shows the chat, or the text of the selected session, to its end.
 function showText() {
   const shown = $("chat").checked
-    ? messages.map(({role, content}, i) => ({text: (i > 0 ? "\n\n" : "") + content, prompt: role === "user"}))
-    : texts.get($("session").value) || [];
-  $("output").replaceChildren(...shown.map(({text, prompt}) => {
-    const span = document.createElement("span");
-    span.className = prompt ? "prompt" : "";
-    span.textContent = text;
-    return span;
-  }));
+    ? messages().flatMap((node) => {
+      const box = element("div", node.content);
+      box.className = node.role;
+      return node.parent.children.length > 1 ? [versionsOf(node), box] : [box];
+    })
+    : (texts.get($("session").value) || []).map(({text, prompt}) => {
+      const span = element("span", text);
+      span.className = prompt ? "prompt" : "";
+      return span;
+    });
+  $("output").replaceChildren(...shown);
+  $("output").scrollTop = $("output").scrollHeight;
+}
+
+// Adds to the last text that is shown; a reader who has scrolled up stays there.
+function append(text) {
+  const output = $("output"), atEnd = output.scrollHeight - output.scrollTop - output.clientHeight < 30;
+  (output.lastChild || output).append(text);
+  if (atEnd) output.scrollTop = output.scrollHeight;
 }
 
 // Fills a select with [value, text] and selects `value` if it is among them.
@@ -59,7 +107,7 @@ async function showSessions(session, snapshot) {
 
 // Calls an RPC of sessions. Throws the error that the server reports.
 async function sessionCall(name, request) {
-  const answer = await fetch("api/sessions/" + name, {method: "POST", headers, body: JSON.stringify(request)});
+  const answer = await ask("api/sessions/" + name, {method: "POST", headers, body: JSON.stringify(request)});
   const response = await answer.json();
   if (response.error) throw errorOf(response.error);
   return response;
@@ -131,8 +179,10 @@ function finishText({usage = {}, timings = {}, seed}) {
 
 // Posts a request and calls `read` with each line of the answer that is not empty.
 async function postForLines(path, request, read) {
+  last = {path, request: structuredClone(request)};
+  $("code").hidden = true;
   const body = JSON.stringify(request);
-  const answer = await fetch(path, {method: "POST", headers, body, signal: running.signal});
+  const answer = await ask(path, {method: "POST", headers, body, signal: running.signal});
   const reader = answer.body.getReader(), decoder = new TextDecoder();
   let rest = "";
   for (let chunk; !(chunk = await reader.read()).done;) {
@@ -169,49 +219,109 @@ async function streamAnswer(request, append) {
   return usage;
 }
 
-function chatRequestOf() {
+function chatRequestOf(conversation) {
   const {max_tokens, sampling} = requestOf();
   if (sampling.seed !== undefined) sampling.seed = Number(sampling.seed);
-  return {messages, max_completion_tokens: max_tokens, ...sampling, stream: true, stream_options: {include_usage: true}};
+  return {model: model ? model.name : "", messages: conversation.map(({role, content}) => ({role, content})),
+    max_completion_tokens: max_tokens, ...sampling, stream: true, stream_options: {include_usage: true}};
+}
+
+// Runs a completion, during which other controls rest, and shows how it ended. Returns whether it went to its end.
+async function whileRunning(work) {
+  running = new AbortController();
+  $("finish").textContent = "";
+  showButtons();
+  showText();
+  let whole = false;
+  try {
+    $("finish").textContent = await work();
+    whole = true;
+  } catch (error) {
+    $("finish").textContent = running.signal.aborted ? "stopped" : error.message;
+  }
+  running = null;
+  return whole;
+}
+
+// Asks for an answer to a message of the user: the first one, or a fork beside those that it has.
+async function answer(question) {
+  const before = question.chosen, node = follow(question, "assistant", "");
+  const request = chatRequestOf(messages().slice(0, -1));
+  await whileRunning(async () => {
+    const usage = await streamAnswer(request, (text) => {
+      node.content += text;
+      append(text);
+    });
+    return number(usage.completion_tokens || 0) + " tokens after " + number(usage.prompt_tokens || 0);
+  });
+  if (node.content === "") {  // the question can be asked again
+    question.children.pop();
+    question.chosen = before;
+  }
+  showButtons();
+  showText();
+  return node.content !== "";
 }
 
 async function chat() {
-  const before = messages, question = $("prompt").value, answer = {role: "assistant", content: ""};
-  messages = [...before, {role: "user", content: question}];
-  const request = chatRequestOf();
-  messages = [...messages, answer];
-  running = new AbortController();
-  $("finish").textContent = "";
+  const path = messages(), text = $("prompt").value, end = path[path.length - 1] || root, before = end.chosen;
+  if (text.trim() === "") return;
   $("prompt").value = "";
+  if (await answer(follow(end, "user", text))) return;
+  end.children.pop();
+  end.chosen = before;
+  $("prompt").value = text;
   showButtons();
   showText();
-  try {
-    const usage = await streamAnswer(request, (text) => {
-      answer.content += text;
-      $("output").append(text);
-    });
-    $("finish").textContent = number(usage.completion_tokens || 0) + " tokens after " + number(usage.prompt_tokens || 0);
-  } catch (error) {
-    $("finish").textContent = running.signal.aborted ? "stopped" : error.message;
-    if (answer.content === "") {  // the question can be asked again
-      messages = before;
-      $("prompt").value = question;
-    }
-  }
-  running = null;
-  showButtons();
-  showText();
+}
+
+async function regenerate() {
+  const path = messages();
+  if (!running && path.length > 0) await answer(path[path.length - 1].parent);
 }
 
 // Offers to chat where the model has a chat template.
 async function offerChat() {
-  const info = await (await fetch("tokenizer_info")).json();
-  if (!info.chat_template) return;
+  const answer = await ask("tokenizer_info");
+  if (!answer.ok || !(await answer.json()).chat_template || !$("chat_options").hidden) return;
   $("chat_options").hidden = false;
   $("chat").checked = true;
-  $("prompt").value = "";
+  if ($("prompt").value === $("prompt").defaultValue) $("prompt").value = "";
   showButtons();
   showText();
+}
+
+// --- the last request as code ---
+
+const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
+// A value of JSON in Python.
+function python(x) {
+  if (Array.isArray(x)) return "[" + x.map(python).join(", ") + "]";
+  if (x === null || typeof x === "boolean") return {true: "True", false: "False", null: "None"}[x];
+  if (typeof x !== "object") return JSON.stringify(x);
+  return "{" + Object.entries(x).map(([name, y]) => JSON.stringify(name) + ": " + python(y)).join(", ") + "}";
+}
+const CODE = {
+  curl: ({path, request}, url) => "curl -N " + quoted(url + path) + " -H 'Content-Type: application/json' \\\n" +
+    (key ? '  -H "Authorization: Bearer $POLYSKETCH_API_KEY" \\\n' : "") + "  -d " + quoted(JSON.stringify(request)),
+  python: ({path, request}, url) => "import json\nimport os\nimport urllib.request\n\n" +
+    "request = " + python(request) + "\n" + 'headers = {"Content-Type": "application/json"}\n' +
+    (key ? 'headers["Authorization"] = "Bearer " + os.environ["POLYSKETCH_API_KEY"]\n' : "") +
+    "call = urllib.request.Request(" + python(url + path) + ", json.dumps(request).encode(), headers)\n" +
+    "with urllib.request.urlopen(call) as lines:\n    for line in lines:\n        print(line.decode(), end=\"\")\n",
+};
+
+// Shows the last request as code and copies it, which browsers allow to pages of localhost and HTTPS.
+async function copy(language) {
+  $("code").value = CODE[language](last, new URL(".", location.href).href);
+  $("code").hidden = false;
+  $("code").select();
+  try {
+    await navigator.clipboard.writeText($("code").value);
+    $("finish").textContent = "copied";
+  } catch {
+    $("finish").textContent = "the code is selected, to be copied";
+  }
 }
 
 async function complete(event) {
@@ -220,23 +330,13 @@ async function complete(event) {
   if ($("chat").checked) return chat();
   const request = requestOf(), id = $("session").value, before = id === "" ? [] : texts.get(id) || [];
   const output = {text: "", prompt: false};
-  running = new AbortController();
   texts.set(id, [...before, {text: $("prompt").value, prompt: true}, output]);
-  $("finish").textContent = "";
-  showButtons();
-  showText();
-  try {
-    const finish = await stream(request, (text) => {
-      output.text += text;
-      $("output").append(text);
-    });
-    $("finish").textContent = finishText(finish);
-    if (id !== "") $("prompt").value = "";
-  } catch (error) {
-    $("finish").textContent = running.signal.aborted ? "stopped" : error.message;
-    if (id !== "") texts.set(id, before);  // the session is unchanged
-  }
-  running = null;
+  const whole = await whileRunning(async () => finishText(await stream(request, (text) => {
+    output.text += text;
+    append(text);
+  })));
+  if (id !== "" && whole) $("prompt").value = "";
+  if (id !== "" && !whole) texts.set(id, before);  // the session is unchanged
   showButtons();
   if (id !== "") showSessions(id, $("snapshots").value).catch(() => {});
 }
@@ -244,10 +344,16 @@ async function complete(event) {
 $("form").addEventListener("submit", complete);
 $("stop").addEventListener("click", () => running && running.abort());
 for (const id of ["session", "chat"]) $(id).addEventListener("change", () => { showButtons(); showText(); });
-$("new_chat").addEventListener("click", () => { messages = []; showText(); });
+$("new_chat").addEventListener("click", () => { root = newNode(null); showButtons(); showText(); });
+$("regenerate").addEventListener("click", regenerate);
+for (const language of Object.keys(CODE)) $(language).addEventListener("click", () => copy(language));
 $("snapshots").addEventListener("change", showButtons);
 for (const name of Object.keys(OPERATIONS)) $(name).addEventListener("click", () => operate(name));
 fill($("session"), [["", "none"]], "");
 fill($("snapshots"), [["", "none"]], "");
 showButtons();
-for (const ask of [() => showSessions("", ""), offerChat]) ask().catch(() => {});  // the server may still load its model
+// The server has loaded its model, perhaps anew.
+document.addEventListener("ready", () => {
+  showSessions($("session").value, $("snapshots").value).catch(() => {});
+  offerChat().catch(() => {});
+});

@@ -1,38 +1,55 @@
 "use strict";
-// Polls /api/status once a second, keeps three minutes of samples, and draws them.
+// Reads /api/status once a second, keeps three minutes of samples, and shows them.
 
-const WINDOW = 10;    // seconds of rates and percentiles
-const HISTORY = 180;  // seconds of the plots
-const samples = [];   // {time, metrics}, oldest first
-const points = [];    // {time, values}, what is drawn
+const WINDOW = 60, RATE_WINDOW = 10;  // seconds of percentiles and of rates
+const HISTORY = 180;                  // seconds of the plots
+const STALE = 5;                      // seconds without an answer after which the numbers are old
+const samples = [];                   // {time, metrics}, oldest first; of one process of the server
+const points = [];                    // what is drawn, oldest first
+let key = "";                         // the API key
+let ready = false;
+let model = null;   // as GetModel describes it
+let answered = null;  // {clock, date} of the last answer
 const $ = (id) => document.getElementById(id);
+const seconds = () => performance.now() / 1000;
 
 const P = "polysketch_";
-// A gauge or counter without labels, or null.
+const COUNTERS = ["generation_tokens_total", "prompt_tokens_total"].map((name) => P + name);
+const FIRST = P + "time_to_first_token_seconds", BETWEEN = P + "inter_token_latency_seconds";
+const HISTOGRAMS = [FIRST, BETWEEN, P + "e2e_request_latency_seconds"];
+
+// Fetches a path with the key, and asks for one where it is needed.
+async function ask(path, options = {}) {
+  const authorization = key ? {Authorization: "Bearer " + key} : {};
+  const answer = await fetch(path, {...options, headers: {...options.headers, ...authorization}});
+  if (answer.status === 401) $("key_form").hidden = false;
+  return answer;
+}
+
+// A number, or null: JSON has neither NaN nor infinity.
+const finite = (x) => (Number.isFinite(x) ? x : null);
+// The sum of the series of a gauge or a counter; null without any.
 function value(metrics, name) {
-  const series = metrics[name];
-  return series && series.length === 1 ? series[0].value : null;
+  const series = metrics[name] || [];
+  return series.length ? finite(series.reduce((sum, one) => sum + (one.value ?? NaN), 0)) : null;
 }
 
-// The oldest sample of the window that ends now.
-function windowStart(now) {
-  return samples.find((sample) => sample.time >= now.time - WINDOW - 0.5) || now;
+// The oldest sample of the last `length` seconds.
+const start = (now, length) => samples.find(({time}) => time >= now.time - length - 0.5) || now;
+
+function rate(now, name) {
+  const before = start(now, RATE_WINDOW), a = value(before.metrics, name), b = value(now.metrics, name);
+  return now.time > before.time && a !== null && b !== null ? Math.max(0, b - a) / (now.time - before.time) : null;
 }
 
-function rate(now, before, name) {
-  const seconds = now.time - before.time;
-  const a = value(before.metrics, name), b = value(now.metrics, name);
-  return seconds > 0 && a !== null && b !== null ? Math.max(0, b - a) / seconds : null;
-}
-
-// A percentile of the observations between two samples of a histogram, interpolated in its bucket; null without
+// A percentile of the observations of a histogram in the last minute, interpolated in its bucket; null without
 // observations.
-function percentile(now, before, name, share) {
-  const b = now.metrics[name], a = before.metrics[name];
-  if (!a || !b) return null;
+function percentile(now, name, share) {
+  const b = now.metrics[name], a = start(now, WINDOW).metrics[name];
+  if (!a || !b || !a.length || !b.length) return null;
   const counts = b[0].buckets.map(([bound, count], i) => [bound, count - a[0].buckets[i][1]]);
   const total = counts[counts.length - 1][1];
-  if (total <= 0) return null;
+  if (!(total > 0)) return null;
   const rank = share * total;
   let lower = 0, below = 0;
   for (const [bound, count] of counts) {
@@ -48,68 +65,106 @@ function percentile(now, before, name, share) {
 
 const number = (x, digits = 0) =>
   x === null || x === undefined ? "–" : x.toLocaleString("en", {maximumFractionDigits: digits});
-const milliseconds = (x) => (x === null ? "–" : number(x * 1000, x < 0.01 ? 2 : 1) + " ms");
+function milliseconds(x) {
+  if (x === null) return "–";
+  return x < 1 ? number(x * 1000, x < 0.01 ? 2 : x < 0.1 ? 1 : 0) + " ms" : number(x, x < 10 ? 2 : 1) + " s";
+}
 // A size in the unit in which it has at most four digits before the point.
 function bytes(x) {
   if (x === null) return "–";
   const unit = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, size]) => x >= size);
   return unit ? number(x / unit[1], x < 10 * unit[1] ? 1 : 0) + " " + unit[0] : number(x) + " bytes";
 }
-function duration(seconds) {
-  if (seconds < 120) return number(seconds) + " s";
-  if (seconds < 7200) return number(seconds / 60) + " min";
-  return seconds < 172800 ? number(seconds / 3600) + " h" : number(seconds / 86400) + " days";
+function duration(x) {
+  if (x === null) return "–";
+  if (x < 120) return number(x) + " s";
+  if (x < 7200) return number(x / 60) + " min";
+  return x < 172800 ? number(x / 3600) + " h" : number(x / 86400) + " days";
 }
 
-// The tiles of all memory that holds states: of running and of preempted sequences, of sessions and of the prefix cache,
-// and of the store outside the process.
-function memoryTiles(read, hasStore) {
-  const of = (used, limit) => bytes(used) + (limit ? " of " + bytes(limit) : "");
-  const [slots, preempted] = [read("slot_memory_bytes"), read("preempted_memory_bytes")];
-  const [sessions, cache] = [read("session_memory_bytes"), read("prefix_cache_bytes")];
+function element(tag, ...children) {
+  const made = document.createElement(tag);
+  made.append(...children);
+  return made;
+}
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+// How full: "" below four fifths, then "warn", from 95% on "full".
+const fullness = (used, limit) => (!(limit > 0) || used < 0.8 * limit ? "" : used < 0.95 * limit ? "warn" : "full");
+
+// Shows [name, text, class] as tiles, which are made once.
+function showTiles(box, tiles) {
+  if (!box.firstChild) box.append(...tiles.map(([name]) => element("div", element("span", name), element("b"))));
+  tiles.forEach(([, text, level = ""], i) => {
+    box.children[i].className = "tile " + level;
+    setText(box.children[i].lastChild, text);
+  });
+}
+
+// Shows memory pools as bars: [name, used, limit, and what of it gives way to anything else].
+function showBars(box, pools) {
+  if (!box.firstChild) {
+    box.append(...pools.map(([name]) => {
+      const bar = element("div", element("i"), element("i"));
+      bar.setAttribute("role", "meter");
+      bar.setAttribute("aria-label", name);
+      return element("div", element("span", name), element("b"), bar);
+    }));
+  }
+  pools.forEach(([name, used, limit, yielding = 0], i) => {
+    const [, text, bar] = box.children[i].children, level = fullness(used, limit), all = used === null ? null : used + yielding;
+    const percent = (x) => (limit > 0 ? Math.min(100, 100 * x / limit) : 0) + "%";
+    box.children[i].className = "bar " + level;
+    box.children[i].hidden = !(limit > 0);
+    setText(text, bytes(all) + " of " + bytes(limit) + (level && (level === "full" ? ", full" : ", nearly full")));
+    bar.children[0].style.width = percent(used);
+    bar.children[1].style.width = percent(yielding);
+    bar.setAttribute("aria-valuenow", parseFloat(percent(all)).toFixed());
+    bar.setAttribute("aria-valuetext", text.textContent);
+  });
+}
+
+function show(now, hasStore) {
+  const m = now.metrics, read = (name) => value(m, P + name);
+  const of = (used, limit) => number(read(used)) + (read(limit) === null ? "" : " of " + number(read(limit)));
+  const waiting = read("num_requests_waiting");
+  const latency = (name, share) => milliseconds(percentile(now, name, share));
+  showTiles($("now"), [
+    ["running", of("num_requests_running", "max_sequences")],
+    ["waiting", of("num_requests_waiting", "max_queue"), fullness(waiting, read("max_queue"))],
+    ["tokens per second", number(rate(now, COUNTERS[0]))],
+    ["first token, p50", latency(FIRST, 0.5)],
+    ["first token, p99", latency(FIRST, 0.99)],
+    ["between tokens, p50", latency(BETWEEN, 0.5)],
+    ["between tokens, p99", latency(BETWEEN, 0.99)],
+  ]);
+  const pools = ["slot", "preempted", "session", "request", "response"].map((pool) =>
+    [pool + " memory", read(pool + "_memory_bytes"), read(pool + "_memory_limit_bytes")]);
+  const cache = read("prefix_cache_bytes");
+  pools[2] = ["sessions and prefix cache", ...pools[2].slice(1), cache || 0];  // sessions take the place of the cache
+  showBars($("memory"), [...pools, ["state store", read("state_store_bytes"), read("state_store_limit_bytes")]]);
+
   const [hits, queries] = [read("prefix_cache_hits_total"), read("prefix_cache_queries_total")];
   const share = queries > 0 ? ", " + number(100 * hits / queries) + "% hits" : "";
-  return [
-    ["memory of states", slots === null ? "–" : bytes(slots + preempted + sessions + cache)],
-    ["slot memory", of(slots, read("slot_memory_limit_bytes"))],
-    ["preempted memory", of(preempted, read("preempted_memory_limit_bytes"))],
-    ["session memory", of(slots === null ? null : sessions + cache, read("session_memory_limit_bytes"))],
-    ["sessions", number(read("sessions")) + ", " + bytes(sessions)],
-    ["prefix cache", number(read("prefix_cache_entries")) + " states, " + bytes(cache) + share],
-    ["state store", hasStore ? of(read("state_store_bytes"), read("state_store_limit_bytes")) : "none"],
-  ];
-}
-
-function showTiles(now, before, status) {
-  const m = now.metrics, model = status.model;
-  const read = (name) => value(m, P + name);
-  const limit = (name) => (read(name) === null ? "" : " of " + number(read(name)));
-  const tiles = [
+  const states = pools.slice(0, 3).reduce((sum, [, used]) => sum + used, cache);
+  const began = value(m, "process_start_time_seconds");
+  showTiles($("tiles"), [
     ["model", model ? model.name : "loading"],
     ["attention", model ? model.attention : "–"],
     ["parameters", model ? number(Number(model.parameters) / 1e6, 1) + " M, " + model.weight_format : "–"],
     ["device", model ? model.device + ", " + model.threads + " threads" : "–"],
-    ["running", number(read("num_requests_running")) + limit("max_sequences")],
-    ["waiting", number(read("num_requests_waiting")) + limit("max_queue")],
+    ["version", model ? model.version + ", commit " + model.commit : "–"],
     ["idle", number(read("num_requests_idle"))],
-    ["tokens per second", number(rate(now, before, P + "generation_tokens_total"))],
-    ["first token, p50", milliseconds(percentile(now, before, P + "time_to_first_token_seconds", 0.5))],
-    ["first token, p99", milliseconds(percentile(now, before, P + "time_to_first_token_seconds", 0.99))],
-    ["between tokens, p50", milliseconds(percentile(now, before, P + "inter_token_latency_seconds", 0.5))],
-    ["between tokens, p99", milliseconds(percentile(now, before, P + "inter_token_latency_seconds", 0.99))],
-    ["end to end, p50", milliseconds(percentile(now, before, P + "e2e_request_latency_seconds", 0.5))],
-    ...memoryTiles(read, status.state_store),
+    ["preempted", number(read("num_requests_preempted"))],
+    ["end to end, p50", latency(HISTOGRAMS[2], 0.5)],
+    ["memory of states", bytes(states)],
+    ["sessions", number(read("sessions")) + ", " + bytes(read("session_memory_bytes"))],
+    ["prefix cache", number(read("prefix_cache_entries")) + " states, " + bytes(cache) + share],
+    ["state store", hasStore ? bytes(read("state_store_bytes")) : "none"],
     ["memory of the process", bytes(value(m, "process_resident_memory_bytes"))],
-    ["uptime", duration(Date.now() / 1000 - value(m, "process_start_time_seconds"))],
-  ];
-  $("tiles").replaceChildren(...tiles.map(([name, text]) => {
-    const tile = document.createElement("div"), label = document.createElement("span"), b = document.createElement("b");
-    tile.className = "tile";
-    label.textContent = name;
-    b.textContent = text;
-    tile.append(label, b);
-    return tile;
-  }));
+    ["uptime", duration(began === null ? null : Math.max(0, Date.now() / 1000 - began))],
+  ]);
 }
 
 const CHARTS = {
@@ -119,18 +174,17 @@ const CHARTS = {
   between: [["p50", "--a"], ["p90", "--b"], ["p99", "--c"]],
 };
 
-function pointOf(now, before) {
-  const m = now.metrics;
+function pointOf(now) {
   const percentiles = (name) => [0.5, 0.9, 0.99].map((share) => {
-    const seconds = percentile(now, before, P + name, share);
-    return seconds === null ? null : seconds * 1000;
+    const x = percentile(now, name, share);
+    return x === null ? null : x * 1000;
   });
   return {
     time: now.time,
-    throughput: [rate(now, before, P + "generation_tokens_total"), rate(now, before, P + "prompt_tokens_total")],
-    requests: ["running", "waiting", "idle"].map((name) => value(m, P + "num_requests_" + name)),
-    first: percentiles("time_to_first_token_seconds"),
-    between: percentiles("inter_token_latency_seconds"),
+    throughput: COUNTERS.map((name) => rate(now, name)),
+    requests: ["running", "waiting", "idle"].map((name) => value(now.metrics, P + "num_requests_" + name)),
+    first: percentiles(FIRST),
+    between: percentiles(BETWEEN),
   };
 }
 
@@ -142,6 +196,7 @@ function roundUp(x) {
 
 function draw(id) {
   const canvas = $(id), box = canvas.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
+  if (box.width === 0) return;  // folded
   canvas.width = box.width * ratio;
   canvas.height = box.height * ratio;
   const g = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
@@ -177,42 +232,83 @@ function draw(id) {
     g.strokeStyle = g.fillStyle = color(variable);
     g.lineWidth = 1.5;
     g.beginPath();
-    let pen = false;
-    for (const point of points) {
-      const v = point[id][i];
-      if (v === null) { pen = false; continue; }
-      if (pen) g.lineTo(x(point.time), y(v)); else g.moveTo(x(point.time), y(v));
-      pen = true;
+    let last = null;  // a line ends where there is no value, and where the page did not hear from the server
+    for (const {time, [id]: {[i]: v}} of points) {
+      if (last !== null && v !== null && time - last < STALE) g.lineTo(x(time), y(v));
+      else if (v !== null) g.moveTo(x(time), y(v));
+      last = v === null ? null : time;
     }
     g.stroke();
     g.textAlign = "left";
-    const last = points.length ? points[points.length - 1][id][i] : null;
-    g.fillText(name + " " + number(last, 2), left + 4 + i * Math.min(130, (right - left) / 3), 11);
+    const latest = points.length ? points[points.length - 1][id][i] : null;
+    g.fillText(name + " " + number(latest, 2), left + 4 + i * Math.min(130, (right - left) / 3), 11);
   });
   canvas.dataset.points = all.length;
+}
+const drawAll = () => Object.keys(CHARTS).forEach(draw);
+
+function showState(text, level) {
+  setText($("state"), text);
+  $("state").className = "state " + level;
+}
+
+// Keeps what the page computes with of a sample.
+function keep(now) {
+  const names = [...COUNTERS, ...HISTOGRAMS], last = samples[samples.length - 1];
+  // Counters of a server that has started anew begin at 0.
+  const counts = (sample) => COUNTERS.map((name) => value(sample.metrics, name));
+  if (last && counts(now).some((count, i) => count < counts(last)[i])) samples.length = 0;
+  samples.push({time: now.time, metrics: Object.fromEntries(names.map((name) => [name, now.metrics[name]]))});
+  while (samples[0].time < now.time - WINDOW - 5) samples.shift();
+  points.push(pointOf(now));
+  while (points[0].time < now.time - HISTORY) points.shift();
 }
 
 async function poll() {
   try {
-    const answer = await fetch("api/status");
-    const status = await answer.json();
-    const now = {time: performance.now() / 1000, metrics: status.metrics};
-    samples.push(now);
-    while (samples[0].time < now.time - WINDOW - 5) samples.shift();
-    const before = windowStart(now);
-    points.push(pointOf(now, before));
-    while (points[0].time < now.time - HISTORY) points.shift();
-    $("state").textContent = status.ready ? "ready" : "not ready";
-    $("state").className = "state " + (status.ready ? "good" : "bad");
-    if (status.model) $("build").textContent = "version " + status.model.version + ", commit " + status.model.commit;
-    showTiles(now, before, status);
+    const answer = await ask("api/status", {signal: AbortSignal.timeout(30000)});
+    if (answer.status === 401) return showState("needs an API key", "bad");
+    if (!answer.ok) throw new Error("HTTP " + answer.status);
+    const status = await answer.json(), now = {time: seconds(), metrics: status.metrics};
+    answered = {clock: now.time, date: new Date()};
+    model = status.model || null;
+    $("key_form").hidden = true;
+    setText($("model"), model ? model.name : "");
+    $("model").title = model ? model.name : "";
+    keep(now);
+    show(now, status.state_store);
+    showState(status.ready ? "ready" : model ? "not ready" : "loads its model", status.ready ? "good" : "bad");
+    if (status.ready && !ready) document.dispatchEvent(new Event("ready"));
+    ready = status.ready;
   } catch (error) {
-    $("state").textContent = "no answer";
-    $("state").className = "state bad";
+    ready = false;
+    if (!(error instanceof TypeError) && error.name !== "TimeoutError") console.error(error);
+    showState("no answer", "bad");
   }
-  Object.keys(CHARTS).forEach(draw);
+  drawAll();
 }
 
-window.addEventListener("resize", () => Object.keys(CHARTS).forEach(draw));
-poll();
-setInterval(poll, 1000);
+// Numbers without a recent answer look old.
+function showAge() {
+  const age = answered === null ? 0 : seconds() - answered.clock, stale = age > STALE;
+  document.body.classList.toggle("stale", stale);
+  setText($("since"), stale ? "numbers of " + answered.date.toLocaleTimeString() + ", " + duration(age) + " ago" : "");
+}
+
+async function run() {
+  for (;;) {
+    await poll();
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+}
+
+$("key_form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key = $("key").value.trim();
+  $("key").value = "";
+  poll();
+});
+$("plots").addEventListener("toggle", drawAll);
+window.addEventListener("resize", drawAll);
+setInterval(showAge, 500);
+run();
