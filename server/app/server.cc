@@ -368,7 +368,7 @@ Status Server::CheckHttp(const AllowedHosts& hosts, const std::string& origins,
   const bool browser = StatusPage::IsPagePath(request->path) || request->path == kMetricsPath ||
                        (!origin.empty() && request->allowed_origin.empty());
   PS_RETURN_IF_ERROR(CheckHost(request->Header("Host"), browser, hosts));
-  if (guard_ == nullptr || StatusPage::IsHealthPath(request->path)) return Status();
+  if (guard_ == nullptr || StatusPage::IsOpen(*request)) return Status();
   if (IsPreflight(*request)) return Status();  // browsers send it without credentials
   std::vector<std::string_view> authorization = request->Headers("Authorization");
   // Anthropic's clients send the key alone.

@@ -55,6 +55,11 @@ bool StatusPage::IsHealthPath(std::string_view path) {
   return path == "/healthz" || path == "/readyz" || path == "/health";
 }
 
+bool StatusPage::IsOpen(const HttpRequest& request) {
+  return IsHealthPath(request.path) ||
+         (request.method == "GET" && FindWebFile(request.path) != nullptr);
+}
+
 std::string StatusPage::StatusJson() const {
   Json json;
   json["ready"] = Ready();

@@ -1,11 +1,13 @@
 """--http-listen: probes, the status page's data, the playground, and the page itself in headless Chromium."""
 
+import hashlib
 import http.client
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import threading
 import unittest
 
@@ -147,6 +149,8 @@ class StatusPage(DeployTest):
         tiles = "document.getElementById('tiles').textContent"
         self.assertIn("demo", page.evaluate(tiles))
         self.assertIn("learned_sketch_mixed", page.evaluate(tiles))
+        self.assertIn("between tokens, p99", self.text_of(page, "now"))
+        page.evaluate("document.getElementById('plots').open = true")
         # Plots move: each has points, and more of them later.
         count = "Math.min(...[...document.querySelectorAll('canvas')].map((c) => Number(c.dataset.points)))"
         first = wait_until(lambda: page.evaluate(count), "points in every plot")
@@ -168,7 +172,7 @@ class StatusPage(DeployTest):
         blocked = [event for event in page.events if event["params"].get("blockedReason")]
         self.assertEqual(blocked, [])
 
-    def open_in_browser(self):
+    def open_in_browser(self, state="ready"):
         page = chromium.Page(self.dir / "profile")
         self.addCleanup(page.close)
         page.call("Page.enable")
@@ -176,7 +180,7 @@ class StatusPage(DeployTest):
         page.resize(1240, 1500)
         page.prefer("light")
         page.call("Page.navigate", url=f"http://{self.address}/")
-        wait_until(lambda: page.evaluate("document.getElementById('state')?.textContent") == "ready", "the page")
+        wait_until(lambda: page.evaluate("document.getElementById('state')?.textContent") == state, "the page")
         return page
 
     def text_of(self, page, element):
@@ -185,18 +189,77 @@ class StatusPage(DeployTest):
     def look(self, page):
         """Leaves screenshots, and checks that no width of a window scrolls sideways."""
         overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        for name, scheme, width in (("light", "light", 1240), ("dark", "dark", 1240), ("narrow", "light", 420)):
+        low = (
+            "JSON.stringify([...document.querySelectorAll('button, input, select, textarea, summary')].map((e) => "
+            "e.type === 'checkbox' ? e.parentElement : e).filter((e) => e.offsetParent && e.offsetHeight < 44).map((e) => e.id))"
+        )
+        shapes = [("light", "light", 1280), ("dark", "dark", 1280), ("narrow", "light", 420), ("narrow-dark", "dark", 420)]
+        for name, scheme, width in shapes:
             page.prefer(scheme)
-            page.resize(width, 1500)
+            page.resize(width, 900)
+            page.call("Emulation.setTouchEmulationEnabled", enabled=width < 600)
             points = page.evaluate("document.querySelector('canvas').dataset.points")
             drawn = f"document.querySelector('canvas').dataset.points !== '{points}'"
             wait_until(lambda: page.evaluate(drawn), "the plots in this form")
             self.assertLessEqual(page.evaluate(overflow), 0, name)
+            if width < 600:
+                self.assertEqual(page.evaluate(low), "[]", "controls too low for a finger")
             path = SCREENSHOTS / f"status-{name}.png"
             page.screenshot(path)
             self.assertTrue(path.read_bytes().startswith(b"\x89PNG"))
         page.prefer("light")
         page.resize(1240, 1500)
+        page.call("Emulation.setTouchEmulationEnabled", enabled=False)
+
+    @unittest.skipUnless(chromium.program(), "no Chromium")
+    def test_a_chat_in_a_browser(self):
+        self.start_page("--chat-template", "plain")
+        page = self.open_in_browser()
+        output = lambda: self.text_of(page, "output")
+        click = lambda name: page.evaluate(f"document.getElementById('{name}').click()")
+        wait_until(lambda: page.evaluate("document.getElementById('chat').checked"), "the offer to chat")
+        page.evaluate(
+            "document.getElementById('tokens').value = 8; document.getElementById('prompt').value = \"It's \\\\ a day\""
+        )
+        click("run")
+        wait_until(lambda: "tokens after" in self.text_of(page, "finish"), "an answer")
+        first = output()
+        self.assertTrue(first.startswith("It's \\ a day") and len(first) > len("It's \\ a day"), first)
+        # Another answer to the same question stands beside the first one, which comes back.
+        click("regenerate")
+        wait_until(lambda: "2 of 2" in output() and "tokens after" in self.text_of(page, "finish"), "another answer")
+        page.evaluate("document.querySelector('.versions button').click()")
+        self.assertEqual(output().replace("‹1 of 2›", ""), first)
+        # Both forms of the last request are answered.
+        for language, program in (("curl", ["bash", "-c"]), ("python", [sys.executable, "-c"])):
+            click(language)
+            code = page.evaluate("document.getElementById('code').value")
+            answer = subprocess.run([*program, code], capture_output=True, text=True)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertTrue(answer.stdout.rstrip().endswith("data: [DONE]"), answer.stdout)
+
+    @unittest.skipUnless(chromium.program(), "no Chromium")
+    def test_a_page_that_is_not_answered_looks_old(self):
+        self.start_page()
+        page = self.open_in_browser()
+        wait_until(lambda: "0 of" in self.text_of(page, "now"), "numbers")
+        self.process.kill()
+        self.process.wait()
+        wait_until(lambda: self.text_of(page, "state") == "no answer", "the end of the server")
+        wait_until(lambda: page.evaluate("document.body.className") == "stale", "an old page")
+        self.assertRegex(self.text_of(page, "since"), r"^numbers of .*, \d+ s ago$")
+
+    @unittest.skipUnless(chromium.program(), "no Chromium")
+    def test_the_page_asks_for_a_key(self):
+        keys = self.dir / "keys.jsonl"
+        keys.write_text(json.dumps({"name": "a", "sha256": hashlib.sha256(b"secret").hexdigest(), "tenant": "a"}))
+        self.start_page("--api-keys", str(keys))
+        page = self.open_in_browser("needs an API key")
+        page.evaluate(
+            "document.getElementById('key').value = 'secret'; document.getElementById('key_form').requestSubmit()"
+        )
+        wait_until(lambda: self.text_of(page, "state") == "ready", "the key to work")
+        self.assertTrue(page.evaluate("document.getElementById('key_form').hidden"))
 
     def session_call(self, name, request):
         answer = self.ask("POST", "/api/sessions/" + name, json.dumps(request), {"Content-Type": "application/json"})

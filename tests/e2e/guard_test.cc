@@ -180,12 +180,21 @@ Strings Paths() {
 TEST_F(Guarded, EveryPathButHealth) {
   const Strings paths = Paths();
   EXPECT_GT(paths.size(), 18U);
+  const std::set<std::string> files = {"/",           "/favicon.svg",   "/favicon.ico",
+                                       "/status.css", "/playground.js", "/status.js"};
   for (const std::string& path : paths) {
     // Empty segments count as absent.
     const bool open = path == "/healthz" || path == "/readyz" || path == "/health" ||
                       path == "/healthz/" || path == "//healthz";
     if (open) {
       EXPECT_EQ(Get(path).status, 200) << path;
+      continue;
+    }
+    // A browser that has no key yet loads the page, which asks for one.
+    if (files.contains(path)) {
+      EXPECT_EQ(Get(path).status, 200) << path;
+      EXPECT_EQ(Get(path, "stranger").status, 200) << path;
+      EXPECT_EQ(Post(path, {{"prompt", "x"}}, "stranger").status, 401) << path;
       continue;
     }
     for (const HttpAnswer& answer :
@@ -200,6 +209,8 @@ TEST_F(Guarded, EveryPathButHealth) {
   EXPECT_EQ(json::parse(Get("/v1/models").body).at("error").at("message"), kUnauthenticated);
   EXPECT_EQ(Get("/v1/models", "a").status, 200);
   EXPECT_EQ(Get("/", "a").status, 200);
+  EXPECT_EQ(Get("/api/status").status, 401);
+  EXPECT_EQ(Get("/api/status", "a").status, 200);
   EXPECT_EQ(Get("/metrics").status, 401);
   EXPECT_EQ(Get("/metrics", "a").status, 200);
 }
