@@ -133,7 +133,7 @@ function show(now, hasStore) {
   showTiles($("now"), [
     ["running", of("num_requests_running", "max_sequences")],
     ["waiting", of("num_requests_waiting", "max_queue"), fullness(waiting, read("max_queue"))],
-    ["tokens per second", number(rate(now, COUNTERS[0]))],
+    ["tokens/s", number(rate(now, COUNTERS[0]))],
     ["first token, p50", latency(FIRST, 0.5)],
     ["first token, p99", latency(FIRST, 0.99)],
     ["between tokens, p50", latency(BETWEEN, 0.5)],
