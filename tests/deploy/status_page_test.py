@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -173,7 +174,10 @@ class StatusPage(DeployTest):
         self.assertEqual(blocked, [])
 
     def open_in_browser(self, state="ready"):
-        page = chromium.Page(self.dir / "profile")
+        # Processes of a killed Chromium may still write there.
+        profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(profile.cleanup)
+        page = chromium.Page(profile.name)
         self.addCleanup(page.close)
         page.call("Page.enable")
         page.call("Network.enable")
