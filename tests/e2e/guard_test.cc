@@ -180,8 +180,8 @@ Strings Paths() {
 TEST_F(Guarded, EveryPathButHealth) {
   const Strings paths = Paths();
   EXPECT_GT(paths.size(), 18U);
-  const std::set<std::string> files = {"/",           "/favicon.svg",   "/favicon.ico",
-                                       "/status.css", "/playground.js", "/status.js"};
+  const std::set<std::string> files = {
+      "/", "//", "/favicon.svg", "/favicon.ico", "/status.css", "/playground.js", "/status.js"};
   for (const std::string& path : paths) {
     // Empty segments count as absent.
     const bool open = path == "/healthz" || path == "/readyz" || path == "/health" ||
