@@ -69,15 +69,20 @@ TEST_F(RequestTemplate, BadOnesAreErrors) {
 }
 
 TEST_F(RequestTemplate, SaysHowToolsAreCalled) {
-  EXPECT_FALSE(Job(kTool).ok());
+  const auto described = Job(kTool);  // the server's template takes no tools
+  ASSERT_TRUE(described.ok()) << described.status().ToString();
+  EXPECT_EQ(described->options.tools->form, ToolForm::kJson);
   const auto job =
       Job(StrCat(kTool, ", ",
                  Written("{{ tools | tojson }}<tool_call>{{ messages[0].content }}</tool_call>")));
   ASSERT_TRUE(job.ok()) << job.status().ToString();
   ASSERT_TRUE(job->options.tools.has_value());
   EXPECT_EQ(job->options.tools->form, ToolForm::kHermes);
-  EXPECT_THAT(ErrorOf(StrCat(kTool, ", ", Written("{{ messages[0].content }}"))),
-              StartsWith("tools: "));
+  EXPECT_EQ(Job(StrCat(kTool, ", ", Written("{{ messages[0].content }}")))->options.tools->form,
+            ToolForm::kJson);
+  EXPECT_THAT(ErrorOf(StrCat(kTool, ", ",
+                             Written("{{ tools | tojson }}<function={{ messages[0].content }}"))),
+              StartsWith("tools: expected a chat template with a form of calls"));
 }
 
 // The response has them; a choice does not.
