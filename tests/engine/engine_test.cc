@@ -133,7 +133,10 @@ INSTANTIATE_TEST_SUITE_P(Tenants, SharedEngineTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Parts" : "Principals"; });
 
 TEST_P(SharedEngineTest, AFullQueueHasRoomForAnotherClient) {
-  Start({.max_sequences = 2, .max_queue = 6, .preempted_memory = 1});
+  Start({.max_sequences = 2,
+         .max_queue = 6,
+         .preempted_memory = 1,
+         .kv_admission = KvAdmission::kReserve});  // no slot is taken
   std::vector<std::unique_ptr<Reader>> flood, others;
   const auto submit = [this](const char* client, auto* readers) {
     // The first two keep their slots until they are read.
