@@ -28,7 +28,7 @@ class Server:
             stdout=subprocess.PIPE,
         )
         ready = json.loads(self.process.stdout.readline())
-        self.http, self.grpc, self.metrics = ready["http"], ready["listen"], ready["metrics"]
+        self.http, self.grpc, self.metrics_address = ready["http"], ready["listen"], ready["metrics"]
         self.url = f"http://{self.http}/v1"
 
     def stop(self):
@@ -37,18 +37,24 @@ class Server:
         self.process.stdout.close()
         return status
 
-    def metric(self, name):
-        connection = http.client.HTTPConnection(self.metrics, timeout=60)
+    def metric(self, *names):
+        """The sum of metrics, of one reading."""
+        connection = http.client.HTTPConnection(self.metrics_address, timeout=60)
         connection.request("GET", "/metrics")
         lines = connection.getresponse().read().decode().splitlines()
         connection.close()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith((name + " ", name + "{")))
+        starts = tuple(name + end for name in names for end in " {")
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(starts))
 
     def becomes_idle(self):
+        """A request whose client does not read is idle, and runs again once it is read."""
+        states = [f"polysketch_num_requests_{state}" for state in ("running", "waiting", "idle", "preempted")]
         end = time.monotonic() + 60
-        while self.metric("polysketch_num_requests_running") and time.monotonic() < end:
+        while self.metric(*states):
+            if time.monotonic() > end:
+                return False
             time.sleep(0.02)
-        return not self.metric("polysketch_num_requests_running")
+        return True
 
     def command_line(self, *arguments):
         line = [BIN / "polysketch", "--server", self.grpc, "complete", "--json", *arguments]
