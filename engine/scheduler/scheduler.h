@@ -9,8 +9,9 @@
 // Preemption: a sequence that is idle, of a lower level, or of a client that holds more gives its slot
 // to one that needs it (scheduler_admission.cc). It keeps its state, which is counted in preempted
 // memory, and continues later. Where that memory is full a state is dropped: its tokens are processed
-// again later, which gives the same bits. KvAdmission::kReserve allows neither for the sake of memory. An idle sequence whose slot no other one needs keeps it. The
-// stall deadline ends a sequence wherever it is.
+// again later, which gives the same bits. KvAdmission::kReserve allows neither for the sake of memory.
+// An idle sequence whose slot no other one needs keeps it. The stall deadline ends a sequence wherever
+// it is.
 //
 // Used by one thread only (the engine thread). It starts no threads (StatePool starts one at times)
 // and never blocks, so tests drive it directly.
