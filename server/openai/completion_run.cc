@@ -222,9 +222,10 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
       bytes += kLogprobsBytes;
     }
     bytes += choice->logprobs->Add(delta);
-    const LogprobColumns echoed =
-        echo == nullptr ? LogprobColumns() : choice->logprobs->TakeColumns();
-    for (size_t i = 0; i < echoed.size(); ++i) AppendElements(echoed[i], &echo->logprobs[i]);
+    if (echo != nullptr) {
+      const LogprobColumns echoed = choice->logprobs->TakeColumns();
+      for (size_t i = 0; i < echoed.size(); ++i) AppendElements(echoed[i], &echo->logprobs[i]);
+    }
   }
   if (echo == nullptr && job_.options.stream) {
     SendChoice(choice);
