@@ -8,6 +8,7 @@
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/responses_request.h"
+#include "server/openai/structured_output.h"
 #include "server/openai/text_api.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/server/rpc/fake_tokenizer.h"
