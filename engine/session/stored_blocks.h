@@ -51,7 +51,7 @@ class BlockEntries {
   // Lets the entries live longer, if it is time to. One that does not exist is left out.
   Status Touch(StoredBlocks* blocks, std::chrono::milliseconds ttl,
                std::chrono::steady_clock::time_point now);
-  // Deletes the entries of `groups` but of those that `kept` has too. What cannot be deleted expires.
+  // Deletes the entries of `groups` that are not in `kept`. An entry that cannot be deleted expires.
   void Delete(const std::vector<BlockGroup>& groups, const std::vector<BlockGroup>& kept = {});
 
  private:

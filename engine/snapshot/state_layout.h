@@ -29,9 +29,9 @@ class StateLayout {
  public:
   // Of states without blocks.
   StateLayout() = default;
-  // Of a model with these layers. A block is one of the largest among the layers that keep all tokens, and
-  // has as many whole blocks of each other one of them whose block divides it. All else is the rest. `block_order`: the state is saved block by block, each
-  // with all its layers, which are equal; else layer by layer.
+  // Of a model with these layers. A block is the largest block of the layers that keep all tokens, and has
+  // whole blocks of each of them whose block divides it. All other bytes are the rest. `block_order`: the
+  // state is saved block by block, each with all its layers, which are equal; else layer by layer.
   StateLayout(std::span<const AttentionSpec> layers, bool block_order);
 
   bool has_blocks() const { return block_bytes_ > 0; }

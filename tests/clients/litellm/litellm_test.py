@@ -11,20 +11,10 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else its import fetches p
 import litellm  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "openai"))
-from tool_server import KNOWS_LANGUAGE, MODEL, ToolServerTest  # noqa: E402
+from tool_server import KNOWS_LANGUAGE, MODEL, WEATHER, ToolServerTest  # noqa: E402
 
 litellm.suppress_debug_info = True
-# Bounds end the arguments of a model that knows no language.
-PARAMETERS = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "minLength": 1, "maxLength": 20},
-        "days": {"type": "integer", "minimum": 1, "maximum": 99},
-    },
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
-FUNCTION = {"name": "get_weather", "description": "The weather of a city.", "parameters": PARAMETERS}
+FUNCTION = {"name": "get_weather", "description": "The weather of a city.", "parameters": WEATHER}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 MESSAGES = [{"role": "user", "content": "What is the weather in Paris for the next 3 days?"}]
 PROVIDERS = ("openai", "hosted_vllm", "anthropic")
@@ -85,7 +75,7 @@ class LiteLlm(ToolServerTest):
         self.check(call.name, call.arguments)
 
     def test_messages_of_anthropic(self):
-        tool = {"name": "get_weather", "description": "The weather of a city.", "input_schema": PARAMETERS}
+        tool = {"name": "get_weather", "description": "The weather of a city.", "input_schema": WEATHER}
         choice = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
         asked = {"messages": MESSAGES, "tools": [tool], "tool_choice": choice} | self.asked("anthropic")
         answer = asyncio.run(litellm.anthropic.messages.acreate(**asked))

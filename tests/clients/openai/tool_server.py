@@ -9,6 +9,16 @@ FULL = os.environ.get("POLYSKETCH_TEST_FULL") == "1"
 SMOLLM = ROOT / "models/smollm2"
 KNOWS_LANGUAGE = (SMOLLM / "model.safetensors").exists()
 MODEL = "smollm2" if KNOWS_LANGUAGE else "demo"
+# Of the arguments of a tool; bounds end those of a model that knows no language.
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 1, "maxLength": 20},
+        "days": {"type": "integer", "minimum": 1, "maximum": 99},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
 
 
 def tool_server(*flags):

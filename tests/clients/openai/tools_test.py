@@ -5,17 +5,8 @@ import json
 import unittest
 
 import jsonschema
-from tool_server import FULL, KNOWS_LANGUAGE, MODEL, ToolServerTest
+from tool_server import FULL, KNOWS_LANGUAGE, MODEL, WEATHER, ToolServerTest
 
-WEATHER = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "minLength": 1, "maxLength": 20},
-        "days": {"type": "integer", "minimum": 1, "maximum": 99},
-    },
-    "required": ["city", "days"],
-    "additionalProperties": False,
-}
 ALARM = {
     "type": "object",
     "properties": {

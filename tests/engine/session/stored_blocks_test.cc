@@ -373,7 +373,7 @@ TEST_F(StoredBlocksTest, ATurnIsStoredOrNot) {
   EXPECT_GT(after, 2);
 }
 
-// A refused write leaves nothing behind.
+// After a refused write the store has the entries that it had before.
 TEST_F(StoredBlocksTest, ARefusedRecordTakesItsBlocksAlong) {
   class Full : public TimedStore {
    public:
