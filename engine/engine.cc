@@ -39,7 +39,8 @@ class EngineImpl : public Engine {
                  .observer = options.observer != nullptr ? options.observer : &silent_observer_,
                  .draft_tokens = options.draft_tokens,
                  .new_drafter = NewDrafter(),
-                 .prefix_cache = options.prefix_cache},
+                 .prefix_cache = options.prefix_cache,
+                 .far_heads = model->FarHeads()},
         seed_base_(RandomSeed()),
         memory_(model, options_),
         scheduler_(model, context_,
@@ -84,6 +85,7 @@ class EngineImpl : public Engine {
 
   Result<RequestId> Submit(ScoreRequest request, std::shared_ptr<EventStream> stream) override {
     PS_CHECK(request.feed != nullptr);
+    if (request.far_mass) PS_RETURN_IF_ERROR(CheckFarMass());
     if (request.start != nullptr) {
       PS_RETURN_IF_ERROR(CheckStart(*request.start));
       PS_RETURN_IF_ERROR(memory_.CheckStart(*request.start));
@@ -143,6 +145,17 @@ class EngineImpl : public Engine {
   Status CheckStart(const Snapshot& start) const {
     return CheckSnapshot(
         start, {context_.vocab_size, options_.max_new_tokens, context_.tokenizer != nullptr});
+  }
+
+  Status CheckFarMass() const {
+    const std::vector<int>& heads = context_.far_heads;
+    if (heads.empty()) {
+      return Status(Code::kUnimplemented,
+                    "far_mass: expected a server whose backend computes on the CPU");
+    }
+    if (std::ranges::any_of(heads, [](int n) { return n > 0; })) return Status();
+    return FailedPrecondition(
+        "far_mass: expected a model with a layer that has a far part, found layers of KV kinds");
   }
 
   // Checks that the request can be submitted. Gives a request that resumes the parameters of its

@@ -52,6 +52,9 @@ struct AttentionInput {
   const float* log_decay = nullptr;
   // a_0 to a_p of each head's P: [H, power + 1]. Read in polynomial_square.
   const float* coefficients = nullptr;
+  // Output [M, H], or null: the far mass of each query, what the far part has of the denominator, with
+  // c. Written by backends with host_memory(), in recurrent kinds.
+  float* far_mass = nullptr;
 };
 
 // Inputs of Backend::MixedSketchAttention for a batch of M rows, and its scratch.
@@ -62,6 +65,7 @@ struct MixedSketchInput {
   NormWeights near_q_norm, near_k_norm;
   const SketchNetwork* network = nullptr;
   const float* log_decay = nullptr;  // [M, H], as in AttentionInput
+  float* far_mass = nullptr;         // the same
   // Scratch.
   float* qk = nullptr;        // [2, M, H, d]
   float* near_qk = nullptr;   // [2, M, H, d]
@@ -260,6 +264,7 @@ class Backend {
     of_attention.v = input.qkv + 2 * int64_t{spec.heads} * spec.head_dim;
     of_attention.v_stride = 3 * int64_t{spec.heads} * spec.head_dim;
     of_attention.log_decay = input.log_decay;
+    of_attention.far_mass = input.far_mass;
     AttentionMatMul(spec, layer, segments, of_attention, rows, w, input.attended, x);
   }
   // out[i] = log(1 / (1 + exp(-x[i]))). x, out [size]; out may be x. Only called if

@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct ScoreOptions {
   InputOptions input;
   v1::ScoreRequest first;  // session fields
   int32_t chunk_tokens = 4096;
+  bool far_mass = false;
   bool progress = false;
   DepthOptions depth;
 };
@@ -38,6 +40,47 @@ v1::ScoreFinish PartialFinish(const std::vector<float>& logprobs, bool in_sessio
   return finish;
 }
 
+// Prints far masses: of each head, then of each layer by range of positions.
+void PrintFarMass(const v1::ScoreFinish& finish) {
+  struct Layer {
+    int64_t queries = 0;
+    double mass = 0;  // sum over the queries of the mean over the heads
+    std::vector<double> heads;
+  };
+  std::map<int32_t, Layer> layers;
+  std::map<int64_t, std::map<int32_t, double>> ranges;  // means over heads, by first position
+  for (const v1::FarMass& range : finish.far_mass()) {
+    Layer& layer = layers[range.layer()];
+    layer.heads.resize(static_cast<size_t>(range.shares_size()));
+    layer.queries += range.queries();
+    const auto queries = static_cast<double>(range.queries());
+    double sum = 0;
+    for (int head = 0; head < range.shares_size(); ++head) {
+      layer.heads[static_cast<size_t>(head)] += queries * range.shares(head);
+      sum += range.shares(head);
+    }
+    const double mean = sum / range.shares_size();
+    layer.mass += queries * mean;
+    ranges[range.first()][range.layer()] = mean;
+  }
+  std::printf("\nfar mass\n%10s%10s  heads\n", "layer", "mean");
+  for (const auto& [number, layer] : layers) {
+    const auto queries = static_cast<double>(layer.queries);
+    std::printf("%10d%10.4f ", number, layer.mass / queries);
+    for (const double head : layer.heads) std::printf(" %.4f", head / queries);
+    std::printf("\n");
+  }
+  std::printf("%10s%10s  layers\n", "from", "mean");
+  for (const auto& [first, range] : ranges) {
+    double sum = 0;
+    for (const auto& [layer, mean] : range) sum += mean;
+    std::printf("%10lld%10.4f ", static_cast<long long>(first),
+                sum / static_cast<double>(range.size()));
+    for (const auto& [layer, mean] : range) std::printf(" %.4f", mean);
+    std::printf("\n");
+  }
+}
+
 // finish_reason: empty for a score of the whole input.
 void PrintResult(const v1::ScoreFinish& finish, const ScoredTokens& scored,
                  const char* finish_reason, bool json) {
@@ -45,6 +88,7 @@ void PrintResult(const v1::ScoreFinish& finish, const ScoredTokens& scored,
     std::printf("tokens      %lld\nperplexity  %.6g\nlogprob     %.6g (sum)\nseconds     %.3f\n",
                 static_cast<long long>(finish.tokens()), finish.perplexity(), finish.logprob_sum(),
                 finish.timings().total_seconds());
+    if (finish.far_mass_size() > 0) PrintFarMass(finish);
     return;
   }
   Json result;
@@ -56,11 +100,15 @@ void PrintResult(const v1::ScoreFinish& finish, const ScoredTokens& scored,
   Json& array = result["logprobs"] = Json::array();
   for (const float logprob : scored.logprobs) array.push_back(FloatToJson(logprob));
   result["greedy"] = scored.greedy;
+  for (const v1::FarMass& range : finish.far_mass()) {
+    result["far_mass"].push_back(MessageToJson(range));
+  }
   PrintJson(result);
 }
 
 int Score(ScoreOptions options, const CallOptions& call) {
   options.first.set_session(call.session);
+  options.first.set_far_mass(options.far_mass);
   const InputRpc<v1::ScoreRequest, v1::ScoreResponse> rpc = {
       .method = &v1::PolySketch::Stub::Score,
       .chunk_tokens = static_cast<size_t>(options.chunk_tokens),
@@ -95,6 +143,8 @@ int ScoreOrByDepth(const ScoreOptions& options, const CallOptions& call) {
   if (!call.session.empty() || options.first.has_expected_position()) {
     return ReportUsageError(InvalidArgument("--by-depth: expected no --session"));
   }
+  if (options.far_mass)
+    return ReportUsageError(InvalidArgument("--by-depth: expected no --far-mass"));
   return ScoreByDepth(depth, options.input, static_cast<size_t>(options.chunk_tokens),
                       options.progress, call);
 }
@@ -122,6 +172,11 @@ void AddScore(CommandLine* line) {
             &line->call.session);
   AddOption(command, "--expected-position", "N", "Fails unless the session holds N tokens.",
             &options->first, &v1::ScoreRequest::set_expected_position);
+  AddFlag(
+      command, "--far-mass",
+      "Adds the far mass: the share of the queries' denominators that comes from the state, by\n"
+      "layer, head and range of positions.",
+      &options->far_mass);
   AddFlag(command, "--progress", kProgressHelp, &options->progress);
   options->depth.AddTo(command);
 }

@@ -23,6 +23,7 @@ void Batch::Clear() {
   positions_.clear();
   segments_.clear();
   output_rows_.clear();
+  far_mass_ = nullptr;
 }
 
 Batch OneSegment(SequenceState* state, std::span<const int32_t> tokens, OutputRows output_rows) {

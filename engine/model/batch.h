@@ -25,12 +25,17 @@ class Batch {
   std::span<const Segment> segments() const { return segments_; }
   // The rows of the batch whose hidden rows the step returns, ascending.
   std::span<const int64_t> output_rows() const { return output_rows_; }
+  // Where Step writes the far mass of every query: [M, heads] for each layer of
+  // LanguageModel::FarHeads in order. Null after Clear: it is not wanted.
+  float* far_mass() const { return far_mass_; }
+  void set_far_mass(float* far_mass) { far_mass_ = far_mass; }
 
  private:
   std::vector<int32_t> tokens_;
   std::vector<int64_t> positions_;
   std::vector<Segment> segments_;
   std::vector<int64_t> output_rows_;
+  float* far_mass_ = nullptr;
 };
 
 // A batch of one segment.

@@ -201,6 +201,15 @@ std::unique_ptr<SequenceState> DecoderModel::NewState() {
   return MemoryFits(StateBytes(1)) ? backend_->NewState(attention_) : nullptr;
 }
 
+std::vector<int> DecoderModel::FarHeads() const {
+  std::vector<int> heads;
+  if (!host_memory()) return heads;
+  for (const AttentionSpec& layer : attention_) {
+    heads.push_back(layer.kv_cache() ? 0 : layer.heads);
+  }
+  return heads;
+}
+
 double DecoderModel::KeysRead(int64_t position) const {
   int64_t keys = 0;
   for (const AttentionSpec& layer : attention_) {
@@ -224,6 +233,8 @@ void DecoderModel::Step(const Batch& batch, float* hidden) {
   tokens_ = batch.tokens();
   positions_ = batch.positions();
   segments_ = batch.segments();
+  far_mass_ = batch.far_mass();
+  PS_CHECK(far_mass_ == nullptr || host_memory());
   PS_CHECK(std::ssize(tokens_) <= max_step_tokens_) << tokens_.size();
   for (const int32_t token : tokens_) {
     PS_CHECK(token >= 0 && token < vocab_size()) << "token " << token;
@@ -281,6 +292,11 @@ void DecoderModel::Layer(int i) {
   ops.Mlp(w.mlp, M, space_->x, space_->normed);
 }
 
+float* DecoderModel::NextFarMass(const AttentionSpec& attention) {
+  if (far_mass_ == nullptr || attention.kv_cache()) return nullptr;
+  return std::exchange(far_mass_, far_mass_ + std::ssize(tokens_) * attention.heads);
+}
+
 MixedSketchInput DecoderModel::MixedSketch(const AttentionSpec& attention, const LayerWeights& w,
                                            std::span<const float> thetas) {
   return {.qkv = space_->qkv,
@@ -290,6 +306,7 @@ MixedSketchInput DecoderModel::MixedSketch(const AttentionSpec& attention, const
           .near_k_norm = w.near_k_norm,
           .network = &w.network,
           .log_decay = attention.decay_gate ? LogDecays(attention, w) : nullptr,
+          .far_mass = NextFarMass(attention),
           .qk = space_->qk,
           .near_qk = space_->near_qk,
           .sketch = space_->sketch,
@@ -333,6 +350,7 @@ AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, cons
   }
   if (attention.decay_gate) input.log_decay = LogDecays(attention, w);
   input.coefficients = w.coefficients;
+  input.far_mass = NextFarMass(attention);
   const bool near_is_far = !attention.kv_cache() && !attention.mixed();
   input.near_q = near_is_far ? input.far_q : near_q;
   input.near_k = near_is_far ? input.far_k : near_k;

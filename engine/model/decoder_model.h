@@ -66,6 +66,7 @@ class DecoderModel final : public LanguageModel {
   void LogSumExp(const float* logits, int64_t rows, float* out) override;
   void SampleRows(int64_t first, std::span<const SampleQuery> queries,
                   std::span<SampleResult> results, float* logits, float* log_sum_exp) override;
+  std::vector<int> FarHeads() const override;
   std::unique_ptr<SequenceState> NewState() override;
   // States in host memory share nothing.
   bool makes_states_beside_steps() const override { return backend_->host_memory(); }
@@ -88,6 +89,8 @@ class DecoderModel final : public LanguageModel {
   // --- parts of a step; activations are in the workspace ---
   void Embed();
   void Layer(int i);
+  // Where the attention of a layer writes the far masses of its queries, or null.
+  float* NextFarMass(const AttentionSpec& attention);
   // What the attention of learned_sketch_mixed takes.
   MixedSketchInput MixedSketch(const AttentionSpec& attention, const LayerWeights& w,
                                std::span<const float> thetas);
@@ -131,6 +134,7 @@ class DecoderModel final : public LanguageModel {
   std::span<const int32_t> tokens_;
   std::span<const int64_t> positions_;
   std::span<const Segment> segments_;
+  float* far_mass_ = nullptr;  // of the next layer; null: not wanted
 };
 
 }  // namespace polysketch

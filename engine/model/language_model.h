@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/model/batch.h"
@@ -43,6 +44,9 @@ class LanguageModel {
   virtual void SampleRows(int64_t /*first*/, std::span<const SampleQuery> /*queries*/,
                           std::span<SampleResult> /*results*/, float* /*logits*/,
                           float* /*log_sum_exp*/) {}
+
+  // Heads of queries of each layer, 0 of one without a far part. Empty if Step writes no far masses.
+  virtual std::vector<int> FarHeads() const { return {}; }
 
   // --- as in Backend, for this model ---
 

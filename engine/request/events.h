@@ -93,6 +93,14 @@ struct ChoiceEvent {
   double logprob_sum = 0;  // with log-probabilities or best_of > n
 };
 
+// The far mass (docs/glossary.md) in a layer, as means over the queries of a range of positions.
+struct FarMass {
+  int layer = 0;
+  int64_t first = 0;  // position at which the range begins
+  int64_t queries = 0;
+  std::vector<double> shares;  // by head of queries
+};
+
 // Always the last event, exactly once. A request with several choices reports the reason and seed
 // of the first choice and the tokens of all.
 struct FinishEvent {
@@ -110,6 +118,7 @@ struct FinishEvent {
   // A score: the sum in float64 over all tokens. A completion: the sum over its output, with
   // log-probabilities or best_of > n.
   double logprob_sum = 0;
+  std::vector<FarMass> far_mass = {};  // with ScoreRequest::far_mass, by layer, then by range
   // The sequence at its end: with kMigrated, and with GenerateRequest::keep after kStop or kLength.
   std::shared_ptr<const Snapshot> snapshot;
 };

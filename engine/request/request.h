@@ -64,6 +64,7 @@ struct ScoreRequest {
   std::shared_ptr<TokenFeed> feed;
   // The sequence that the input continues, without a Generation; null: the empty sequence.
   std::shared_ptr<const Snapshot> start = nullptr;
+  bool far_mass = false;  // FinishEvent::far_mass
 };
 
 }  // namespace polysketch

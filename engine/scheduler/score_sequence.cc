@@ -1,6 +1,7 @@
 #include "engine/scheduler/score_sequence.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -16,7 +17,8 @@ ScoreSequence::ScoreSequence(const SequenceContext& context, RequestId id, Score
       start_(request.start == nullptr ? nullptr : request.start->state),
       start_position_(start_ == nullptr ? 0 : start_->position),
       buffer_(request.start == nullptr ? std::vector<int32_t>() : request.start->pending),
-      pending_(std::ssize(buffer_)) {}
+      pending_(std::ssize(buffer_)),
+      far_sums_(request.far_mass ? context.far_heads.size() : 0) {}
 
 std::optional<int64_t> ScoreSequence::DropCost() const {
   if (processed_ > kMaxKept) return std::nullopt;
@@ -89,6 +91,20 @@ void ScoreSequence::OnRow(int64_t row, std::span<const float> logits, float log_
   logprob_sum_ += logprob;
 }
 
+void ScoreSequence::OnFarMass(int layer, std::span<const float> rows) {
+  const auto heads = static_cast<size_t>(context().far_heads[static_cast<size_t>(layer)]);
+  // The queries that give log-probabilities, as in OnRow.
+  const int64_t skipped = std::max<int64_t>(pending_ - 1 - processed_, 0);
+  for (auto row = static_cast<size_t>(skipped); row * heads < rows.size(); ++row) {
+    const auto position = static_cast<uint64_t>(start_position_ + processed_) + row;
+    const uint64_t first = position < kFirstRange ? 0 : std::bit_floor(position);
+    FarSums& range = far_sums_[static_cast<size_t>(layer)][static_cast<int64_t>(first)];
+    range.sums.resize(heads);
+    ++range.queries;
+    for (size_t h = 0; h < heads; ++h) range.sums[h] += rows[row * heads + h];
+  }
+}
+
 int64_t ScoreSequence::OnSegment(int64_t n) {
   if (missing_ > 0) {
     missing_ -= n;
@@ -120,6 +136,13 @@ void ScoreSequence::FillFinish(FinishEvent* finish) {
   finish->usage.prompt_tokens = start_position_ + pulled();
   finish->usage.cached_tokens = start_position_;
   finish->logprob_sum = logprob_sum_;
+  for (size_t layer = 0; layer < far_sums_.size(); ++layer) {
+    for (auto& [first, range] : far_sums_[layer]) {
+      for (double& sum : range.sums) sum /= static_cast<double>(range.queries);
+      finish->far_mass.push_back(
+          {static_cast<int>(layer), first, range.queries, std::move(range.sums)});
+    }
+  }
 }
 
 }  // namespace polysketch

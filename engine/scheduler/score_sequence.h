@@ -7,6 +7,7 @@
 // The tokens of a short text are kept, so that its state can be dropped.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,12 +42,23 @@ class ScoreSequence : public Sequence {
   }
   bool needs_log_sum_exp() const override { return true; }
   void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) override;
+  bool wants_far_mass() const override { return !far_sums_.empty() && missing_ == 0; }
+  void OnFarMass(int layer, std::span<const float> rows) override;
   int64_t OnSegment(int64_t n) override;
 
  private:
   // Maximum number of processed tokens that are kept for the case that the state is dropped. The state
   // of a longer text is not.
   static constexpr int64_t kMaxKept = 16384;
+
+  // First position of the first range of far masses but one.
+  static constexpr int64_t kFirstRange = 64;
+
+  // Far masses of a layer in the positions of a range, [0, 64) or [64 2^i, 128 2^i).
+  struct FarSums {
+    int64_t queries = 0;
+    std::vector<double> sums;  // by head
+  };
 
   // Fills buffer_ from the feed. INVALID_ARGUMENT for an id outside the vocabulary.
   Status Pull();
@@ -66,6 +78,8 @@ class ScoreSequence : public Sequence {
   std::vector<bool> greedy_;                       // one for each
   std::vector<int32_t> tokens_;                    // one for each
   double logprob_sum_ = 0;
+  // By layer and first position; empty: not wanted.
+  std::vector<std::map<int64_t, FarSums>> far_sums_;
   std::optional<Clock::time_point> starved_since_;
 };
 

@@ -41,6 +41,7 @@ struct SequenceContext {
   // Makes the drafter of one sequence. Empty: prompt lookup.
   std::function<std::unique_ptr<Drafter>()> new_drafter = {};
   PrefixCache* prefix_cache = nullptr;  // null: none
+  std::vector<int> far_heads = {};      // LanguageModel::FarHeads
 };
 
 class Sequence {
@@ -123,6 +124,9 @@ class Sequence {
   // Called for each needed row of the segment, in order. `logits` is empty if SampleRow had a
   // result; log_sum_exp is valid only with needs_log_sum_exp().
   virtual void OnRow(int64_t row, std::span<const float> logits, float log_sum_exp) = 0;
+  // Whether OnFarMass is called, before OnSegment, for each layer with a far part: rows [n, heads].
+  virtual bool wants_far_mass() const { return false; }
+  virtual void OnFarMass(int /*layer*/, std::span<const float> /*rows*/) {}
   // Called after the step. Returns how many tokens of the segment are accepted; the state is
   // truncated after them, which removes rejected drafts.
   virtual int64_t OnSegment(int64_t n) = 0;

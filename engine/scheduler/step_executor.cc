@@ -1,6 +1,7 @@
 #include "engine/scheduler/step_executor.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -21,6 +22,7 @@ StepExecutor::StepExecutor(LanguageModel* model, int max_step_tokens, int sampli
       log_sum_exp_(kLogitRows),
       queries_(model->samples_rows() ? kLogitRows : 0),
       results_(queries_.size()),
+      far_heads_(model->FarHeads()),
       scratch_(static_cast<size_t>(pool_->threads())) {}
 
 void StepExecutor::Run(std::span<const ScheduledSegment> batch) {
@@ -36,12 +38,14 @@ void StepExecutor::Run(std::span<const ScheduledSegment> batch) {
       rows_.push_back({sequence, i});
     }
   }
+  PrepareFarMass(batch);
   PS_CHECK(rows_.size() * static_cast<size_t>(hidden_size_) <= hidden_.size());
 
   const Clock::time_point start = Clock::now();
   model_->Step(batch_, model_->samples_rows() ? nullptr : hidden_.data());
   parts_ = {.layers = Clock::now() - start};
   if (DeviceFailed(batch)) return;
+  PassFarMass(batch);
   const auto count = std::ssize(rows_);
   for (int64_t first = 0; first < count; first += kLogitRows) {
     ProcessRows(first, std::span(rows_).subspan(first, std::min(kLogitRows, count - first)));
@@ -54,6 +58,28 @@ void StepExecutor::Run(std::span<const ScheduledSegment> batch) {
     if (accepted < segment.tokens)
       segment.state->Truncate(segment.state->position() - segment.tokens + accepted);
     segment.sequence->OnState(*segment.state);
+  }
+}
+
+void StepExecutor::PrepareFarMass(std::span<const ScheduledSegment> batch) {
+  const auto wants = [](const ScheduledSegment& s) { return s.sequence->wants_far_mass(); };
+  if (std::none_of(batch.begin(), batch.end(), wants)) return;
+  const int heads = std::accumulate(far_heads_.begin(), far_heads_.end(), 0);
+  far_mass_.resize(batch_.tokens().size() * static_cast<size_t>(heads));
+  batch_.set_far_mass(far_mass_.data());
+}
+
+void StepExecutor::PassFarMass(std::span<const ScheduledSegment> batch) {
+  if (batch_.far_mass() == nullptr) return;
+  std::span<const float> rest = far_mass_;
+  for (size_t layer = 0; layer < far_heads_.size(); ++layer) {
+    const auto heads = static_cast<size_t>(far_heads_[layer]);
+    for (const ScheduledSegment& segment : batch) {
+      const size_t size = static_cast<size_t>(segment.tokens) * heads;
+      if (size > 0 && segment.sequence->wants_far_mass())
+        segment.sequence->OnFarMass(static_cast<int>(layer), rest.first(size));
+      rest = rest.subspan(size);
+    }
   }
 }
 

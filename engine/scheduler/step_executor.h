@@ -51,6 +51,9 @@ class StepExecutor {
   // After an error of the device, ends every sequence of the batch and returns true: the results of
   // the step are invalid.
   bool DeviceFailed(std::span<const ScheduledSegment> batch) const;
+  // Makes room for the far masses of the batch if a sequence wants them.
+  void PrepareFarMass(std::span<const ScheduledSegment> batch);
+  void PassFarMass(std::span<const ScheduledSegment> batch);
   // Passes `rows`, which begin at hidden row `first`, to their sequences: their logits, or what the
   // device sampled from them.
   void ProcessRows(int64_t first, std::span<const Row> rows);
@@ -75,6 +78,8 @@ class StepExecutor {
   // For each row of a batch of logits, if the model samples rows; else empty.
   std::vector<SampleQuery> queries_;
   std::vector<SampleResult> results_;
+  const std::vector<int> far_heads_;  // of each layer
+  std::vector<float> far_mass_;       // as Batch::far_mass
   Batch batch_;
   std::vector<Row> rows_;
   std::vector<size_t> first_rows_;       // first row of each sequence in a batch of logits

@@ -61,6 +61,11 @@ static void BlockTile(const HeadRows& rows, const HeadState& state, const GroupT
   if (has_past && spec.decay_gate) {
     DecayFarPart(state.decay_sums + first, tile.rows(), tile.heads, scratch.sums, dp, denominators);
   }
+  const bool far_mass = rows.input.far_mass != nullptr;
+  const auto far_mass_of = [&](int m) {
+    return rows.FarMass(tile.row + m / tile.heads, tile.first_head + m % tile.heads);
+  };
+  for (int m = 0; far_mass && m < tile.rows(); ++m) *far_mass_of(m) = denominators[m];
   const QueryTile queries = TileQueries(tile, rows.NearQuery(tile.row, tile.first_head),
                                         rows.near_query_stride(), spec.near_dim(), scratch.queries);
   Scores(queries, block, first + tile.tokens, scratch.scores);
@@ -74,6 +79,7 @@ static void BlockTile(const HeadRows& rows, const HeadState& state, const GroupT
   for (int m = 0; m < tile.rows(); ++m) {
     WriteOutput(rows, tile.row + m / tile.heads, tile.first_head + m % tile.heads,
                 scratch.sums + m * dp, denominators[m]);
+    if (far_mass) *far_mass_of(m) /= spec.stabilizer + denominators[m];
   }
 }
 

@@ -41,6 +41,10 @@ struct HeadRows {
   float* Out(int64_t row, int query_head) const {
     return out + ((first_row + row) * spec.heads + query_head) * spec.head_dim;
   }
+  // Requires AttentionInput::far_mass.
+  float* FarMass(int64_t row, int query_head) const {
+    return input.far_mass + (first_row + row) * spec.heads + query_head;
+  }
   int64_t near_query_stride() const { return static_cast<int64_t>(spec.heads) * spec.near_dim(); }
   int64_t near_key_stride() const { return int64_t{spec.key_heads()} * spec.near_dim(); }
   int64_t far_query_stride() const { return static_cast<int64_t>(spec.heads) * spec.far_dim(); }

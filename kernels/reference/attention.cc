@@ -80,20 +80,21 @@ void Store(bool narrow, const float* x, int width, float* out) {
 }
 
 // Attention of one token and head; its key and value are the last of the `tokens` in the buffers.
-// visible [tokens]: which of them it attends to. out [d].
-void AttendToken(const AttentionSpec& spec, const HeadState& state,
-                 const std::vector<bool>& visible, const float* near_q, const float* far_q,
-                 const float* coefficients, float* out) {
+// visible [tokens]: which of them it attends to. out [d]. Returns the far mass.
+double AttendToken(const AttentionSpec& spec, const HeadState& state,
+                   const std::vector<bool>& visible, const float* near_q, const float* far_q,
+                   const float* coefficients, float* out) {
   const auto tokens = static_cast<int64_t>(visible.size());
   const int d = spec.head_dim;
   std::vector<double> numerator(d);
-  double denominator = spec.stabilizer;
+  double denominator = spec.stabilizer, far = 0;
 
   if (!spec.kv_cache()) {
     std::vector<double> features = FarFeatures(spec, far_q);
     if (spec.decay_gate) Scale(DecayFactor(state.decay_sums[tokens - 1], 0), &features);
     for (size_t f = 0; f < features.size(); ++f) {
       denominator += features[f] * state.weight_sum[f];
+      far += features[f] * state.weight_sum[f];
       for (int i = 0; i < d; ++i) {
         numerator[i] += features[f] * ReadState(spec.state_format, state, f * d + i);
       }
@@ -124,6 +125,7 @@ void AttendToken(const AttentionSpec& spec, const HeadState& state,
   }
 
   for (int i = 0; i < d; ++i) out[i] = static_cast<float>(numerator[i] / denominator);
+  return far / denominator;
 }
 
 }  // namespace
@@ -171,8 +173,11 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
         const float* coefficients = spec.kind == AttentionKind::kPolynomialSquare
                                         ? input.coefficients + h * (spec.power + 1)
                                         : nullptr;
-        AttendToken(spec, head, visible, input.near_q + row_head * near_dim, far_q, coefficients,
-                    out + row_head * d);
+        const double far_mass = AttendToken(spec, head, visible, input.near_q + row_head * near_dim,
+                                            far_q, coefficients, out + row_head * d);
+        if (input.far_mass != nullptr && !spec.kv_cache()) {
+          input.far_mass[row_head] = static_cast<float>(far_mass);
+        }
       }
     }
     // Every layer runs once before Advance, so the buffers hold what the position says.

@@ -271,6 +271,13 @@ void ToProto(const FinishEvent& event, int64_t before, v1::ScoreFinish* finish) 
   if (scored > 0)
     finish->set_perplexity(std::exp(-event.logprob_sum / static_cast<double>(scored)));
   ToProto(event.timings, finish->mutable_timings());
+  for (const FarMass& range : event.far_mass) {
+    v1::FarMass* const far_mass = finish->add_far_mass();
+    far_mass->set_layer(range.layer);
+    far_mass->set_first(range.first);
+    far_mass->set_queries(range.queries);
+    far_mass->mutable_shares()->Add(range.shares.begin(), range.shares.end());
+  }
 }
 
 void ToProto(const FinishEvent& event, v1::AppendResponse* response) {

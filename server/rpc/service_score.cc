@@ -58,9 +58,12 @@ class ScoreInput final : public CallInput {
         return InvalidArgument("session: expected in the first message only");
       if (message.return_tokens())
         return InvalidArgument("return_tokens: expected in the first message only");
+      if (message.far_mass())
+        return InvalidArgument("far_mass: expected in the first message only");
       return Add(message);
     }
     return_tokens_ = message.return_tokens();
+    far_mass_ = message.far_mass();
     if (message.session().empty()) {
       if (!message.has_expected_position()) return Add(message);
       return InvalidArgument("expected_position: expected with a session only");
@@ -118,6 +121,7 @@ class ScoreInput final : public CallInput {
     ScoreRequest request;
     request.feed = feed_;
     request.start = start_;
+    request.far_mass = far_mass_;
     const int64_t before = start_ == nullptr ? 0 : start_->tokens();
     return call_->Submit(std::move(request),
                          std::make_unique<ScoreRenderer>(before, return_tokens_));
@@ -126,6 +130,7 @@ class ScoreInput final : public CallInput {
   EngineCall* const call_;
   bool started_ = false;                   // a message has arrived
   bool return_tokens_ = false;             // of the first message
+  bool far_mass_ = false;                  // the same
   std::shared_ptr<const Snapshot> start_;  // null: the empty sequence
   ChunkTokenizer tokenizer_;
   std::shared_ptr<TokenFeed> feed_;  // null before the first chunk

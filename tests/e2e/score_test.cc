@@ -180,6 +180,61 @@ TEST(ScoreStream, ContinuesASession) {
   EXPECT_EQ(unknown->Finish().code(), Code::kNotFound);
 }
 
+// The same far masses however the text is cut, and after a session.
+TEST(ScoreStream, ReturnsFarMasses) {
+  const Server server;
+  Client client(server.address());
+  std::vector<int32_t> tokens = {1};
+  testing::Random random(7);
+  while (tokens.size() < 700) tokens.push_back(static_cast<int32_t>(random.Int(3, 4095)));
+  // The tokens from `first` on, in chunks.
+  const auto score = [&](size_t first, size_t chunk, const std::string& session) {
+    size_t sent = first;
+    return client.ScoreAll([&](v1::ScoreRequest* request) {
+      if (sent == first) {
+        request->set_far_mass(true);
+        request->set_session(session);
+      }
+      const auto begin = tokens.begin() + static_cast<ptrdiff_t>(sent);
+      const size_t count = std::min(chunk, tokens.size() - sent);
+      request->mutable_tokens()->mutable_ids()->Assign(begin,
+                                                       begin + static_cast<ptrdiff_t>(count));
+      sent += count;
+      return count > 0;
+    });
+  };
+  const Score whole = score(0, 1000, "");
+  ASSERT_TRUE(whole.status.ok()) << whole.status.ToString();
+  const v1::ScoreFinish& finish = whole.finish;
+  ASSERT_EQ(finish.far_mass_size(), 4 * 5) << "layers, and ranges from 0, 64, 128, 256 and 512";
+  int64_t queries = 0;
+  for (const v1::FarMass& range : finish.far_mass()) {
+    queries += range.queries();
+    ASSERT_EQ(range.shares_size(), 3);
+    for (const double share : range.shares()) {
+      EXPECT_EQ(share > 0, range.first() >= 128) << "blocks have 128 tokens";
+      EXPECT_LT(share, 1);
+    }
+  }
+  EXPECT_EQ(queries, 4 * 699);
+  const Score cut = score(0, 90, "");
+  ASSERT_EQ(cut.finish.far_mass_size(), finish.far_mass_size());
+  for (int i = 0; i < finish.far_mass_size(); ++i) {
+    EXPECT_EQ(cut.finish.far_mass(i).SerializeAsString(), finish.far_mass(i).SerializeAsString());
+  }
+
+  const v1::Session session = client.CreateSession().value();
+  ASSERT_TRUE(
+      client.AppendSession(session.session(), {tokens.begin(), tokens.begin() + 513}, 0).ok());
+  const Score rest = score(513, 1000, session.session());
+  ASSERT_TRUE(rest.status.ok()) << rest.status.ToString();
+  ASSERT_EQ(rest.finish.far_mass_size(), 4) << "the ranges from 512";
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(rest.finish.far_mass(i).SerializeAsString(),
+              finish.far_mass(5 * i + 4).SerializeAsString());
+  }
+}
+
 TEST(ScoreStream, TakesTheShortestInputs) {
   const Server server;
   Client client(server.address());

@@ -20,6 +20,7 @@ from polysketch_tools.model_config import ATTENTION_KINDS
 BIN = pathlib.Path(os.environ["POLYSKETCH_BIN_DIR"])
 # Longer than the block of a config without grain_size, 256: the state is folded and read.
 TOKENS = 300
+RECURRENT = ("linear", "performer", "affine_square", "random_sketch_mixed")  # of the kinds below
 SEED = 5
 
 
@@ -31,8 +32,8 @@ def drawn_sketches(config: dict, seed: int):
     return [draw_sketch(key, layer, shape) for layer in range(config["num_layers"])]
 
 
-def score(model: pathlib.Path, tokens: pathlib.Path) -> list[float]:
-    """Returns the log-probabilities that `polysketch score` prints, from a server of its own."""
+def score(model: pathlib.Path, tokens: pathlib.Path, *flags: str) -> dict:
+    """Returns what `polysketch score` prints, from a server of its own."""
     command = [BIN / "polysketch-server", "--model", model, "--listen=127.0.0.1:0", "--threads=1"]
     command += ["--metrics-listen=", "--http-listen=", "--device=cpu", "--log-level=error"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -40,11 +41,19 @@ def score(model: pathlib.Path, tokens: pathlib.Path) -> list[float]:
             address = json.loads(server.stdout.readline())["listen"]
             client = [BIN / "polysketch", "score", "--json", "--server", address]
             result = subprocess.run(
-                [*client, "--prompt-tokens", tokens], check=True, capture_output=True, text=True
+                [*client, "--prompt-tokens", tokens, *flags], check=True, capture_output=True, text=True
             )
         finally:
             server.terminate()
-    return json.loads(result.stdout)["logprobs"]
+    return json.loads(result.stdout)
+
+
+def mean_far_masses(masses: list[np.ndarray]) -> dict[tuple[int, int], tuple[int, np.ndarray]]:
+    """Queries and means of far masses [n, heads] of each layer, by layer and the first position of a range."""
+    starts = [0, 64, 128, 256]
+    return {(layer, start): (len(rows), rows.mean(axis=0))
+            for layer, all_rows in enumerate(masses)
+            for start, rows in zip(starts, np.split(all_rows, starts[1:]), strict=True)}
 
 
 class ReferenceModelTest(unittest.TestCase):
@@ -78,13 +87,23 @@ class ConvertedModelTest(support.ToolTest):
         convert(checkpoint, config_path, None, self.dir / "model")
         token_file = self.dir / "tokens"
         token_file.write_text(" ".join(map(str, tokens)))
-        logits = reference_model.forward(leaves, config, tokens, drawn_sketches(config, SEED))
-        np.testing.assert_allclose(
-            score(self.dir / "model", token_file),
-            reference_model.next_logprobs(logits, tokens),
-            rtol=0,
-            atol=5e-5,
-        )
+        masses = []
+        logits = reference_model.forward(leaves, config, tokens, drawn_sketches(config, SEED), masses)
+        has_state = config["attention"] in RECURRENT
+        scored = score(self.dir / "model", token_file, *(["--far-mass"] if has_state else []))
+        expected = reference_model.next_logprobs(logits, tokens)
+        np.testing.assert_allclose(scored["logprobs"], expected, rtol=0, atol=5e-5)
+        if not has_state:
+            self.assertNotIn("far_mass", scored)
+            return
+        # The last token gives no log-probability.
+        want = mean_far_masses([rows[:-1] for rows in masses])
+        got = {(one["layer"], one["first"]): one for one in scored["far_mass"]}
+        self.assertEqual(set(got), set(want))
+        for key, (queries, shares) in want.items():
+            self.assertEqual(got[key]["queries"], queries)
+            np.testing.assert_allclose(got[key]["shares"], shares, rtol=0, atol=5e-5)
+        self.assertGreater(max(shares.max() for _, shares in want.values()), 0.01)
 
     def config(self, attention: str, **fields) -> dict:
         config = transformer_config("softmax") | {"attention": attention, "grain_size": None}

@@ -3,15 +3,17 @@
 import numpy as np
 
 
-def forward(leaves: dict[str, np.ndarray], config: dict, tokens, sketches=None) -> np.ndarray:
-    """Returns the logits [n, V]. leaves: Flax path -> array; sketches: of the random kinds, [2, d, r] of each layer."""
+def forward(leaves: dict[str, np.ndarray], config: dict, tokens, sketches=None, far_masses=None) -> np.ndarray:
+    """Returns the logits [n, V]. leaves: Flax path -> array; sketches: of the random kinds, [2, d, r] of each layer.
+
+    far_masses: a list that gets the far masses [n, heads] of each layer."""
     leaves = {path: np.float64(array) for path, array in leaves.items()}
     embedding = leaves["wte/embedding"]
     x = embedding[tokens] + _positions(len(tokens), embedding.shape[1])
     for i in range(config["num_layers"]):
         block = {p.split("/", 1)[1]: a for p, a in leaves.items() if p.startswith(f"Block_{i}/")}
         sketch = None if sketches is None else np.float64(sketches[i])
-        x = x + _attention(_norm(x, block, "ln_1"), block, config, sketch)
+        x = x + _attention(_norm(x, block, "ln_1"), block, config, sketch, far_masses)
         up, gate = np.split(_norm(x, block, "ln_2") @ block["ff/Dense_0/kernel"], 2, axis=1)
         x = x + (up * _gelu(gate)) @ block["ff/Dense_1/kernel"]
     return _norm(x, leaves, "ln") @ embedding.T + leaves["softmax_bias"]
@@ -48,15 +50,20 @@ def _rope(x):
     return np.concatenate([even * cos - odd * sin, odd * cos + even * sin], axis=1)
 
 
-def _attention(x, block, config, sketch):
+def _attention(x, block, config, sketch, far_masses):
     heads = config["num_heads"]
     qkv = (x @ block["attn/Dense_0/kernel"]).reshape(len(x), 3, heads, -1)
-    outputs = []
+    number = np.arange(len(x)) // (config["grain_size"] or 256)
+    outputs, masses = [], []
     for head in range(heads):
         q, k, v = _rope(qkv[:, 0, head]), _rope(qkv[:, 1, head]), qkv[:, 2, head]
         weights, stabilizer = _weights(q, k, block, config, sketch, head)
         weights = np.tril(weights)
-        outputs.append(weights @ v / (stabilizer + weights.sum(axis=1, keepdims=True)))
+        total = stabilizer + weights.sum(axis=1, keepdims=True)
+        outputs.append(weights @ v / total)
+        masses.append(np.sum(weights, axis=1, where=number[:, None] != number) / total[:, 0])
+    if far_masses is not None:
+        far_masses.append(np.stack(masses, axis=1))
     return np.concatenate(outputs, axis=1) @ block["attn/Dense_1/kernel"]
 
 

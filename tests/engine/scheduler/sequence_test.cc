@@ -343,6 +343,69 @@ TEST_F(SequenceTest, Scores) {
   }
 }
 
+// A score that wants far masses, beside one that does not.
+TEST_F(SequenceTest, FarMassesOfAScore) {
+  model_.far_heads = context_.far_heads = {3, 0, 2};
+  const auto mass = [](size_t layer, int64_t position, int head) {
+    return static_cast<float>(layer) + static_cast<float>(head) / 8 +
+           static_cast<float>(position) / 1024;
+  };
+  model_.on_step = [&](const Batch& batch) {
+    float* out = batch.far_mass();
+    for (size_t layer = 0; out != nullptr && layer < 3; ++layer) {
+      for (const int64_t position : batch.positions()) {
+        for (int head = 0; head < model_.far_heads[layer]; ++head)
+          *out++ = mass(layer, position, head);
+      }
+    }
+  };
+  for (const int size : {1, 2, 34, 200}) {
+    Scheduler scheduler(
+        &model_, context_,
+        {.max_sequences = 2, .slot_memory = 200, .stall_deadline = std::chrono::hours(1)});
+    std::vector<std::shared_ptr<EventStream>> streams;
+    for (const bool wanted : {false, true, false}) {
+      auto feed = std::make_shared<TokenFeed>(300);
+      feed->Push(Prompt(size));
+      feed->Close();
+      streams.push_back(std::make_shared<EventStream>(1000));
+      ScoreRequest request{{}, feed};
+      request.far_mass = wanted;
+      scheduler.Add(std::make_unique<ScoreSequence>(context_, streams.size(), std::move(request),
+                                                    streams.back()));
+    }
+    std::vector<Collected> out(3);
+    for (int i = 0; i < 1000; ++i) {
+      scheduler.Tick();
+      for (size_t j = 0; j < 3; ++j) out[j].Drain(streams[j].get());
+    }
+    ASSERT_TRUE(out[0].finish && out[1].finish && out[2].finish);
+    EXPECT_TRUE(out[0].finish->far_mass.empty() && out[2].finish->far_mass.empty());
+    std::vector<FarMass> want;
+    for (const int layer : {0, 2}) {
+      for (const int64_t first : {0, 64, 128}) {
+        const int64_t end = std::min<int64_t>(first == 0 ? 64 : 2 * first, size - 1);
+        if (first >= end) continue;
+        FarMass range{layer, first, end - first, std::vector<double>(layer == 0 ? 3 : 2)};
+        for (size_t head = 0; head < range.shares.size(); ++head) {
+          for (int64_t t = first; t < end; ++t)
+            range.shares[head] += mass(static_cast<size_t>(layer), t, static_cast<int>(head));
+          range.shares[head] /= static_cast<double>(range.queries);
+        }
+        want.push_back(range);
+      }
+    }
+    const std::vector<FarMass>& got = out[1].finish->far_mass;
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i].layer, want[i].layer);
+      EXPECT_EQ(got[i].first, want[i].first);
+      EXPECT_EQ(got[i].queries, want[i].queries);
+      EXPECT_EQ(got[i].shares, want[i].shares) << "multiples of 2^-10: sums are exact";
+    }
+  }
+}
+
 TEST_F(SequenceTest, BadScores) {
   Collected out = Score({});
   EXPECT_EQ(out.finish->reason, FinishReason::kError);

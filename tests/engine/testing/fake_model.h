@@ -177,6 +177,8 @@ class FakeModel : public LanguageModel {
     return growing_ ? static_cast<double>(position + 1) : 0;
   }
 
+  std::vector<int> FarHeads() const override { return far_heads; }
+
   void Step(const Batch& batch, float* hidden) override {
     if (on_step) on_step(batch);
     std::set<SequenceState*> distinct;
@@ -227,7 +229,8 @@ class FakeModel : public LanguageModel {
   // Called for each part of a state that is saved, loaded, copied or cleared.
   std::function<void()> on_copy;
   std::function<void(const Batch&)> on_step;
-  bool touches_late = false;  // new states are not cleared
+  std::vector<int> far_heads;  // on_step writes far masses
+  bool touches_late = false;   // new states are not cleared
   std::atomic<int> live_states{0};
   std::atomic<int64_t> steps{0};
   int64_t largest_step = 0;

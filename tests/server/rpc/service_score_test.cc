@@ -122,6 +122,9 @@ TEST_F(ScoreServiceTest, BadScoreInputInTheMiddle) {
   late.set_return_tokens(true);
   EXPECT_EQ(score({good, late}).error_message(),
             "return_tokens: expected in the first message only");
+  late = good;
+  late.set_far_mass(true);
+  EXPECT_EQ(score({good, late}).error_message(), "far_mass: expected in the first message only");
   EXPECT_EQ(score({good, bad}).error_message(),
             "tokens.ids[1]: expected an id in [0, 258), found -5");
   EXPECT_EQ(score({bad}).error_code(), StatusCode::INVALID_ARGUMENT);

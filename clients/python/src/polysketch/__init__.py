@@ -14,12 +14,12 @@ from polysketch.errors import *
 from polysketch.errors import __all__ as _errors
 from polysketch.retry import Retry
 from polysketch.session import Session
-from polysketch.types import (Alternative, Choice, Chunk, Completion, Score, SessionInfo, Snapshot, Timings, TokenLogprob,
-                              Usage)
+from polysketch.types import (Alternative, Choice, Chunk, Completion, FarMass, Score, SessionInfo, Snapshot, Timings,
+                              TokenLogprob, Usage)
 
 __version__ = importlib.metadata.version("polysketch")
 __all__ = [
     "Alternative", "Answer", "AsyncChatStream", "AsyncClient", "AsyncCompletionStream", "AsyncConversation",
-    "AsyncSession", "ChatStream", "Choice", "Chunk", "Client", "Completion", "CompletionStream", "Conversation", "Retry",
-    "Score", "Session", "SessionInfo", "Snapshot", "Timings", "TokenLogprob", "ToolCall", "Usage", "__version__", *_errors,
+    "AsyncSession", "ChatStream", "Choice", "Chunk", "Client", "Completion", "CompletionStream", "Conversation", "FarMass",
+    "Retry", "Score", "Session", "SessionInfo", "Snapshot", "Timings", "TokenLogprob", "ToolCall", "Usage", "__version__", *_errors,
 ]

@@ -12,7 +12,7 @@ from polysketch import _wire_pb2
 from polysketch._config import Address
 from polysketch._requests import ProgressCallback
 from polysketch.errors import NotFoundError, RpcError, UnavailableError, make_error
-from polysketch.types import Score, SessionInfo, Snapshot, Timings, copy_fields
+from polysketch.types import FarMass, Score, SessionInfo, Snapshot, Timings, copy_fields
 from polysketch.v1 import polysketch_pb2 as pb
 
 HEALTH_METHOD = "/grpc.health.v1.Health/Check"
@@ -100,7 +100,8 @@ class ScoreReader(_Reader):
     def result(self) -> Score:
         finish = self.last().finish
         return Score(finish.tokens, self._logprobs.tolist(), finish.logprob_sum, finish.perplexity,
-                     copy_fields(Timings, finish.timings), self._greedy)
+                     copy_fields(Timings, finish.timings), self._greedy,
+                     [FarMass(range.layer, range.first, range.queries, list(range.shares)) for range in finish.far_mass])
 
 
 class AppendReader(_Reader):

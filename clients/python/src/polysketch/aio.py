@@ -175,9 +175,10 @@ class AsyncClient(ClientBase):
         return AsyncCompletionStream(self, Job(request, options, state))
 
     async def score(self, text: TextInput | None = None, *, tokens: TokensInput | None = None, logprobs: bool = True,
-                    on_progress: ProgressCallback | None = None, timeout: float | None = None) -> Score:
+                    far_mass: bool = False, on_progress: ProgressCallback | None = None,
+                    timeout: float | None = None) -> Score:
         """As Client.score."""
-        source = LongInput(text, tokens, pb.ScoreRequest())
+        source = LongInput(text, tokens, pb.ScoreRequest(far_mass=far_mass))
         result: Score = (await self._long("Score", source, _calls.ScoreReader(logprobs, on_progress), timeout=timeout))[0]
         return result
 
@@ -310,9 +311,10 @@ class AsyncSession(SessionState):
         return AsyncCompletionStream(self._client, self._job(prompt, tokens, options))
 
     async def score(self, text: TextInput | None = None, *, tokens: TokensInput | None = None, logprobs: bool = True,
-                    on_progress: ProgressCallback | None = None, timeout: float | None = None) -> Score:
+                    far_mass: bool = False, on_progress: ProgressCallback | None = None,
+                    timeout: float | None = None) -> Score:
         """As Session.score."""
-        source = self._input(text, tokens, pb.ScoreRequest)
+        source = self._input(text, tokens, pb.ScoreRequest, far_mass=far_mass)
         result: Score = (await self._client._long("Score", source, _calls.ScoreReader(logprobs, on_progress),
                                                   timeout=timeout, **self._where()))[0]
         return result

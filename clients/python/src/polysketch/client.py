@@ -174,13 +174,15 @@ class Client(ClientBase):
         return CompletionStream(self, job)
 
     def score(self, text: TextInput | None = None, *, tokens: TokensInput | None = None, logprobs: bool = True,
-              on_progress: ProgressCallback | None = None, timeout: float | None = None) -> Score:
+              far_mass: bool = False, on_progress: ProgressCallback | None = None,
+              timeout: float | None = None) -> Score:
         """Returns the log-probability of every token of an input of any length.
 
         text, tokens: the input, or an iterable of its parts. An iterable is read once, so its call is not repeated.
-        logprobs: whether the result holds the log-probability of each token, beside their sum.
+        logprobs: whether the result holds the log-probability of each token, beside their sum. far_mass: whether it says
+        what share of the queries' denominators comes from the state.
         """
-        source = LongInput(text, tokens, pb.ScoreRequest())
+        source = LongInput(text, tokens, pb.ScoreRequest(far_mass=far_mass))
         result: Score = self._long("Score", source, _calls.ScoreReader(logprobs, on_progress), timeout=timeout)[0]
         return result
 

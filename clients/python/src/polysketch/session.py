@@ -45,8 +45,9 @@ class SessionState:
         return Job(request, options, home=self._replica,
                    finished=lambda finish, replica: self._moved(finish.session, replica))
 
-    def _input(self, text: TextInput | None, tokens: TokensInput | None, kind: Any = pb.AppendRequest) -> LongInput:
-        return LongInput(text, tokens, kind(session=self.id, expected_position=self.tokens))
+    def _input(self, text: TextInput | None, tokens: TokensInput | None, kind: Any = pb.AppendRequest,
+               **fields: Any) -> LongInput:
+        return LongInput(text, tokens, kind(session=self.id, expected_position=self.tokens, **fields))
 
     def _where(self) -> dict[str, Any]:
         return {"session": self.id, "home": self._replica}
@@ -75,9 +76,10 @@ class Session(SessionState):
         return self._client._completion(self._job(prompt, tokens, options))
 
     def score(self, text: TextInput | None = None, *, tokens: TokensInput | None = None, logprobs: bool = True,
-              on_progress: ProgressCallback | None = None, timeout: float | None = None) -> Score:
+              far_mass: bool = False, on_progress: ProgressCallback | None = None,
+              timeout: float | None = None) -> Score:
         """As Client.score; the input follows the tokens of the session, which stays as it is."""
-        source = self._input(text, tokens, pb.ScoreRequest)
+        source = self._input(text, tokens, pb.ScoreRequest, far_mass=far_mass)
         result: Score = self._client._long("Score", source, _calls.ScoreReader(logprobs, on_progress), timeout=timeout,
                                            **self._where())[0]
         return result

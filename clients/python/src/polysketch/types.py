@@ -131,9 +131,20 @@ class Completion:
 
 
 @dataclasses.dataclass(frozen=True)
+class FarMass:
+    """The share of the queries' denominators in a layer that comes from the state, by head: means over the queries of a
+    range of positions, which begins at `first`."""
+
+    layer: int
+    first: int
+    queries: int
+    shares: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
 class Score:
     """logprobs[i] is ln p(token i + 1 | all tokens before it), and of token i in a session; greedy[i] says whether greedy
-    sampling takes that token. Both are empty if they were not asked for."""
+    sampling takes that token. Both, and far_mass, are empty if they were not asked for."""
 
     tokens: int
     logprobs: list[float]
@@ -141,6 +152,7 @@ class Score:
     perplexity: float
     timings: Timings
     greedy: list[bool] = dataclasses.field(default_factory=list)
+    far_mass: list[FarMass] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

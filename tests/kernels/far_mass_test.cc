@@ -1,0 +1,95 @@
+// Far masses of every backend against the definition in float64. If the values of the tokens before a
+// block are 1 and those from it on are 0, the outputs of its queries are their far masses.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include "kernels/backend.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/kernels/attention_oracle.h"
+#include "tests/testing/backend_test.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Random;
+using testing::Sequence;
+
+class FarMassTest : public testing::BackendTest {};
+
+// The far masses of all queries [tokens, heads] of a sequence that runs in `parts`. Checks that the
+// outputs are those without far masses.
+std::vector<float> FarMasses(Backend& backend, const AttentionSpec& spec, const Sequence& sequence,
+                             const std::vector<int>& parts) {
+  std::vector<float> all;
+  const auto attend = [&](int layer, std::span<const Segment> segments, AttentionInput input,
+                          float* out) {
+    std::vector<float> masses(static_cast<size_t>(segments[0].rows) * spec.heads, NAN);
+    input.far_mass = masses.data();
+    backend.Attention(spec, layer, segments, input, out);
+    all.insert(all.end(), masses.begin(), masses.end());
+  };
+  const auto outputs = testing::RunAlone(backend, spec, sequence, parts, attend);
+  EXPECT_EQ(outputs, testing::RunAlone(backend, spec, sequence, parts)) << testing::Describe(spec);
+  return all;
+}
+
+std::vector<AttentionSpec> Specs() {
+  std::vector<AttentionSpec> specs = testing::GroupedRecurrentSpecs();
+  for (const AttentionKind kind : testing::kAllKinds) {
+    for (const int block : {1, 16}) {
+      const AttentionSpec spec = testing::MakeSpec(kind, 2, 10, 11, block);
+      if (!spec.kv_cache()) specs.push_back(spec);
+    }
+  }
+  return testing::WithDecayGates(testing::WithStateFormats(specs));
+}
+
+TEST_P(FarMassTest, IsItsDefinition) {
+  const auto backend = NewBackend(2);
+  Random random(1);
+  for (const AttentionSpec& spec : Specs()) {
+    const int tokens = 3 * spec.block + 5, d = spec.head_dim;
+    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    const std::vector<float> masses = FarMasses(*backend, spec, sequence, {tokens});
+    ASSERT_EQ(masses.size(), static_cast<size_t>(tokens) * spec.heads);
+    for (int block = 0; block * spec.block < tokens; ++block) {
+      const int first = block * spec.block, last = std::min(first + spec.block, tokens);
+      testing::AttentionRows rows = sequence.layers[0];
+      for (size_t i = 0; i < rows.v.size(); ++i) {
+        rows.v[i] = static_cast<int>(i) < first * spec.key_heads() * d ? 1 : 0;
+      }
+      const testing::OracleOutput want = testing::AttentionOracle(spec, rows, last);
+      for (int query = first * spec.heads; query < last * spec.heads; ++query) {
+        // Sums of weights do not read S, but the near weights read what the block keeps.
+        const size_t i = static_cast<size_t>(query) * d;
+        const double read = spec.state_format == StateFormat::kQ8 ? want.byte_tolerance[i] : 0;
+        ASSERT_NEAR(masses[query], want.value[i], want.tolerance[i] + read)
+            << testing::Describe(spec) << " token " << query / spec.heads;
+        ASSERT_TRUE(block > 0 || masses[query] == 0) << "no block before";
+      }
+    }
+  }
+}
+
+TEST_P(FarMassTest, AnySplitAndThreads) {
+  const auto one = NewBackend(1), several = NewBackend(3);
+  Random random(2);
+  for (const AttentionSpec& spec : Specs()) {
+    const int tokens = 3 * spec.block + 5;
+    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    const std::vector<float> whole = FarMasses(*one, spec, sequence, {tokens});
+    EXPECT_EQ(FarMasses(*several, spec, sequence, {tokens}), whole) << testing::Describe(spec);
+    EXPECT_EQ(FarMasses(*one, spec, sequence, std::vector<int>(tokens, 1)), whole)
+        << testing::Describe(spec);
+    EXPECT_EQ(FarMasses(*several, spec, sequence, random.Split(tokens)), whole)
+        << testing::Describe(spec);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, FarMassTest, ::testing::ValuesIn(testing::AllBackends()),
+                         testing::ParamName);
+
+}  // namespace
+}  // namespace polysketch
