@@ -63,8 +63,8 @@ void AddOptions(CLI::App* app, CommandLine* line) {
   AddNumber(app, "--threads", "Threads. Default: all CPUs.", 1024, &o.threads);
   AddChoice(app, "--device", "Device.", {"cpu", "cuda", "reference"}, &o.device);
   app->add_option("--device-ceilings", line->device_ceilings,
-                  "Limits of the cuda device, for shares: GB/s of a copy, TFLOP/s of bf16\n"
-                  "products (bench/cuda_peer.py --ceilings). 0: no shares.")
+                  "Limits of the cuda device, for shares: GB/s of a kernel, TFLOP/s of bf16\n"
+                  "products (scripts/gpu-check ceilings). 0: no shares.")
       ->type_name("A,B")
       ->delimiter(',')
       ->multi_option_policy(CLI::MultiOptionPolicy::Throw)

@@ -1,7 +1,9 @@
+// polysketch-cuda-bench --ceilings: what the device can do (bench_ceilings.cu).
 // polysketch-cuda-bench [--only TEXT] [GB/s TFLOP/s]: times of the kernels alone; with --only, of the
 // lines whose names contain TEXT. Useful FLOP and bytes are those of docs/gpu.md: symmetric features,
 // one read of the state, half a block of near keys. The arguments are the ceilings of this machine,
-// to which shares refer (bench/cuda_peer.py measures them).
+// to which shares refer: the largest bandwidth of --ceilings, and the product that bench/cuda_peer.py
+// measures.
 #include "kernels/cuda/bench.h"
 
 #include <cstdio>
@@ -215,6 +217,12 @@ int Main(int argc, char** argv) {
     Bench::SetOnly(argv[2]);
     argv += 2;
     argc -= 2;
+  }
+  if (argc > 1 && std::strcmp(argv[1], "--ceilings") == 0) {
+    const std::unique_ptr<CudaBackend> measured = OpenBackend();
+    Bench bench(measured.get(), 0, 0);
+    BenchCeilings(&bench);
+    return 0;
   }
   const double gigabytes = argc > 1 ? std::atof(argv[1]) : 0;
   const double teraflops = argc > 2 ? std::atof(argv[2]) : 0;

@@ -37,10 +37,9 @@ class Bench {
   static void SetOnly(std::string text) { only_ = std::move(text); }
   static bool Wanted(const std::string& name) { return name.find(only_) != std::string::npos; }
 
-  // Measures `work` and prints its line. `work` may allocate in its first call; from the second
-  // call on it only launches kernels. flop, bytes: useful work of a call.
-  void Run(const std::string& name, double flop, double bytes, const std::function<void()>& work) {
-    if (!Wanted(name)) return;
+  // The median time of `work`. It may allocate in its first call; from the second call on it only
+  // launches kernels. Ends the program after an error.
+  double Seconds(const std::function<void()>& work) {
     work();
     device_->Synchronize();
     cudaGraph_t graph = nullptr;
@@ -63,13 +62,20 @@ class Bench {
     cudaGraphExecDestroy(replay);
     cudaGraphDestroy(graph);
     if (!device_->status().ok()) {
-      std::printf("%-58s %s\n", name.c_str(), device_->status().ToString().c_str());
+      std::printf("%s\n", device_->status().ToString().c_str());
       std::exit(1);
     }
     std::sort(times.begin(), times.end());
-    const double seconds = times[times.size() / 2] * 1e-3;
+    return times[times.size() / 2] * 1e-3;
+  }
+
+  // Measures `work` and prints its line. flop, bytes: useful work of a call.
+  void Run(const std::string& name, double flop, double bytes, const std::function<void()>& work) {
+    if (!Wanted(name)) return;
+    std::printf("%-58s ", name.c_str());
+    const double seconds = Seconds(work);
     const double gb = bytes / seconds * 1e-9, tf = flop / seconds * 1e-12;
-    std::printf("%-58s %10.1f %10.0f %5.0f%% %10.1f %5.0f%%\n", name.c_str(), seconds * 1e6, gb,
+    std::printf("%10.1f %10.0f %5.0f%% %10.1f %5.0f%%\n", seconds * 1e6, gb,
                 gigabytes_ > 0 ? 100 * gb / gigabytes_ : 0, tf,
                 teraflops_ > 0 ? 100 * tf / teraflops_ : 0);
     std::fflush(stdout);
@@ -112,6 +118,8 @@ class Bench {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
+// Bandwidth and latencies of the device.
+void BenchCeilings(Bench* bench);
 // The ops that process rows independently, and the training kernels.
 void BenchRows(Bench* bench);
 void BenchTraining(Bench* bench);

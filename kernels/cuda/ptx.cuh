@@ -1,5 +1,6 @@
 // The PTX instructions that the kernels use, each as one function: tensor cores, asynchronous
-// copies, packed 16-bit arithmetic. All other code in kernels/cuda is CUDA C++ without assembly.
+// copies, packed 16-bit arithmetic. warpgroup.cuh has those of warpgroups, bulk_copy.cuh bulk copies
+// and their barriers; all other code in kernels/cuda is CUDA C++ without assembly.
 // Compiled by g++ (tests/simt), the functions are emulated.
 #pragma once
 
@@ -301,15 +302,24 @@ __device__ __forceinline__ void Publish(int32_t* counter, int32_t value) {
 #endif
 }
 
-// Waits until a counter is at least `value`. What was stored before is visible to this thread after.
+// The value of a counter. What was stored before it was set is visible to this thread after.
+__device__ __forceinline__ int32_t LoadCounter(const int32_t* counter) {
+#if defined(__CUDACC__)
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+#else
+  return *counter;
+#endif
+}
+
+// Waits until a counter is at least `value`.
 __device__ __forceinline__ void AwaitCounter(const int32_t* counter, int32_t value) {
 #if defined(__CUDACC__)
-  int32_t found;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
-  } while (found < value);
+  while (LoadCounter(counter) < value) {
+  }
 #else
-  if (*counter < value) std::abort();  // kernels run one after the other
+  if (LoadCounter(counter) < value) std::abort();  // kernels run one after the other
 #endif
 }
 

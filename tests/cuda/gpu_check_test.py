@@ -17,6 +17,15 @@ BUILD = """case "$1" in --build)
   printf '#!/bin/sh\\n{}\\n' >build/gpu/bin/device_ops_test
   chmod +x build/gpu/bin/device_ops_test;;
 esac"""
+# A cmake that builds the kernel benchmark.
+BUILD_BENCH = """case "$1" in --build)
+  mkdir -p build/gpu/bin
+  cat >build/gpu/bin/polysketch-cuda-bench <<'END'
+#!/bin/sh
+{}
+END
+  chmod +x build/gpu/bin/polysketch-cuda-bench;;
+esac"""
 # What each program does: shell code, with its arguments in "$*".
 MACHINE = {
     "nvcc": "true",
@@ -76,7 +85,15 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("no compiler", output)
 
     def test_ceilings_that_hang_are_stopped(self):
-        self.expect_stopped("benchmarks", {"python3": f'case "$*" in *--ceilings*) {HANG};; esac'}, "FAILED: ceilings\n")
+        self.expect_stopped("ceilings", {"python3": f'case "$*" in *--ceiling*) {HANG};; esac'}, "FAILED: product ceiling\n")
+        self.expect_stopped("ceilings", {"cmake": BUILD_BENCH.format(HANG)}, "FAILED: bandwidth and latencies\n")
+
+    def test_shares_refer_to_the_ceilings(self):
+        bench = 'case "$1" in --ceilings) echo "largest bandwidth of a kernel: 4321 GB/s";; *) echo "measured with $*";; esac'
+        for torch, product in (("exit 1", "0"), ('case "$*" in *--ceiling*) echo 798.5;; esac', "798.5")):
+            programs = {"cmake": BUILD_BENCH.format(bench), "python3": torch}
+            _, output, _ = self.run_script("benchmarks", programs, limit=30)
+            self.assertIn(f"measured with 4321 {product}\n", output)
 
     def test_a_device_that_does_not_answer_is_stopped(self):
         self.expect_stopped("correctness", {"nvidia-smi": f'case "$*" in *compute_cap*) echo 9.0;; *) {HANG};; esac'},

@@ -42,7 +42,7 @@ int Main(int argc, char** argv) {
   config.sketch_size = 32;
   int chunk = 1024;
   std::vector<int> batches = {1, 64};
-  double gigabytes = 2443, teraflops = 798, launch = 2;
+  double gigabytes = 4300, teraflops = 800, launch = 2;
   CLI::App app("Launches, bytes and HMMA of the cuda backend's steps, counted under the emulation");
   app.add_option("--width", config.emb_dim, "Width of the model")->capture_default_str();
   app.add_option("--heads", config.num_heads, "Heads")->capture_default_str();
@@ -52,8 +52,7 @@ int Main(int argc, char** argv) {
   app.add_option("--block", config.grain_size, "Tokens of a block")->capture_default_str();
   app.add_option("--chunk", chunk, "Tokens of a prompt's chunk; 0: none")->capture_default_str();
   app.add_option("--batches", batches, "Sequences of decoding steps")->delimiter(',');
-  app.add_option("--gigabytes", gigabytes, "GB/s of a copy, read and written")
-      ->capture_default_str();
+  app.add_option("--gigabytes", gigabytes, "GB/s of a kernel")->capture_default_str();
   app.add_option("--teraflops", teraflops, "TFLOP/s of bf16 products")->capture_default_str();
   app.add_option("--launch", launch, "Microseconds of a launch")->capture_default_str();
   CLI11_PARSE(app, argc, argv);

@@ -22,10 +22,10 @@ struct StepShape {
   int64_t position = 0;  // of the first
 };
 
-// A device as the model of times knows it: that of docs/results.md.
+// A device as the model of times knows it: an H200 with the bandwidth that docs/gpu.md assumes.
 struct DeviceModel {
-  double bytes_per_second = 2443e9;            // a copy, read and written
-  double products_per_second = 798e12 / 4096;  // mma.m16n8k16 has 4096 FLOP
+  double bytes_per_second = 4300e9;
+  double products_per_second = 800e12 / 4096;  // mma.m16n8k16 has 4096 FLOP
   double launch_seconds = 2e-6;
 
   double Seconds(const simt::KernelCount& count) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/simt/counts.h"
+#include "tests/simt/machine.h"
 #include "tests/simt/simt.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -69,7 +70,7 @@ void PerformCopy(const Copy& copy) {
   std::memset(static_cast<char*>(copy.to) + copy.valid, 0, copy.bytes - copy.valid);
 }
 
-enum class State { kReady, kInWarp, kAtBarrier, kDone };
+enum class State { kReady, kInWarp, kAtBarrier, kWaiting, kDone };
 
 struct Fiber {
   Dim3 thread;
@@ -80,6 +81,7 @@ struct Fiber {
   int groups = 0;  // committed
   const void* in = nullptr;
   void* out = nullptr;
+  const std::function<bool()>* ready = nullptr;  // kWaiting: whether it may go on
 };
 
 struct Warp {
@@ -155,7 +157,20 @@ class Machine {
     for (int lane = 0; lane < kWarp; ++lane) fibers_[first + lane].state = State::kReady;
   }
 
-  // A coin of the schedule.
+  void WaitUntil(const std::function<bool()>& ready) {
+    if (ready()) return;
+    Fiber& fiber = fibers_[running_];
+    fiber.ready = &ready;
+    fiber.state = State::kWaiting;
+    SwitchToScheduler(&fiber, false);
+  }
+
+  void Pause() {
+    if (!Toss()) return;
+    leave_warp_ = true;
+    SwitchToScheduler(&fibers_[running_], false);
+  }
+
   bool Toss() { return Random() >> 63; }
 
   Fiber& running() { return fibers_[running_]; }
@@ -186,6 +201,7 @@ class Machine {
     warps_.assign((count_ + kWarp - 1) / kWarp, Warp());
     at_barrier_ = 0;
     alive_ = count_;
+    BeginBulkCopies();
     for (int i = 0; i < count_; ++i) {
       const unsigned u = static_cast<unsigned>(i);
       const Dim3 thread(u % block.x, u / block.x % block.y, u / block.x / block.y);
@@ -212,27 +228,33 @@ class Machine {
     fiber->sp = top;
   }
 
-  // Stays with a warp as long as one of its lanes can run, then draws another one.
+  // Stays with a warp as long as one of its lanes can run, or until a lane pauses; then draws another
+  // one. Bulk copies are made in between.
   void Schedule() {
     const int warps = static_cast<int>(warps_.size());
     while (alive_ > 0) {
       const int start = static_cast<int>(Random() % warps);
       bool ran = false;
       for (int w = 0; w < warps && !ran; ++w) ran = RunWarp((start + w) % warps);
+      if (!ran || Toss()) ran |= MakeBulkCopy(Random());
       if (!ran) Fail("deadlock: ", "some threads wait for others that never come");
     }
   }
 
   bool RunWarp(int warp) {
     bool ran = false, again = true;
+    leave_warp_ = false;
     while (again) {
       again = false;
       const int first = warp * kWarp, last = std::min(first + kWarp, count_);
       const int rotate = static_cast<int>(Random() % (last - first));
       for (int i = 0; i < last - first; ++i) {
         const int lane = first + (i + rotate) % (last - first);
-        if (fibers_[lane].state != State::kReady) continue;
+        Fiber& fiber = fibers_[lane];
+        if (fiber.state == State::kWaiting && (*fiber.ready)()) fiber.state = State::kReady;
+        if (fiber.state != State::kReady) continue;
         Resume(lane);
+        if (leave_warp_) return true;
         ran = again = true;
       }
     }
@@ -277,6 +299,7 @@ class Machine {
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
   int count_ = 0, alive_ = 0, at_barrier_ = 0, running_ = 0;
+  bool leave_warp_ = false;
   uint64_t random_ = 1;
   void* scheduler_ = nullptr;
   [[maybe_unused]] const void* scheduler_stack_ = nullptr;
@@ -330,6 +353,10 @@ void SyncWarp() {
 void Collective(const char* name, Combine combine, const void* in, void* out) {
   TheMachine().Collective(name, combine, in, out);
 }
+
+bool Toss() { return TheMachine().Toss(); }
+void Pause() { TheMachine().Pause(); }
+void WaitUntil(const std::function<bool()>& ready) { TheMachine().WaitUntil(ready); }
 
 void CopyAsync(void* to, const void* from, int bytes, int valid) {
   Fiber& fiber = TheMachine().running();

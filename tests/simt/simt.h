@@ -7,7 +7,8 @@
 //   barriers allow, so that a missing barrier shows as a wrong result;
 // - shared memory begins as NaN in every block, and has exactly the size asked for;
 // - each cp.async copies at once or when it is waited for, by a coin of the seed, so that a missing
-//   wait shows, and a missing barrier in front of it too;
+//   wait shows, and a missing barrier in front of it too; bulk copies likewise (bulk_copy.cc), and a
+//   warp may be left after each arrival at an mbarrier;
 // - a copy from the host to the device is made as late as the stream allows, so that a host array
 //   that changes meanwhile shows;
 // - a write beside an array of device memory ends the program;
@@ -88,6 +89,13 @@ void Collective(const char* name, Combine combine, const void* in, void* out);
 void CopyAsync(void* to, const void* from, int bytes, int valid);
 void CommitCopies();
 void WaitCopies(int pending_groups);
+
+// mbarriers and cp.async.bulk (kernels/cuda/bulk_copy.cuh).
+void InitBarrier(uint64_t* barrier, uint32_t count);
+void FenceBarriers();
+void ArriveAt(uint64_t* barrier, uint32_t bytes);
+void AwaitPhase(const uint64_t* barrier, uint32_t parity);
+void CopyBulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier);
 
 // Software twins of the tensor core instructions of kernels/cuda/ptx.cuh.
 void MmaBf16(float c[4], const uint32_t a[4], const uint32_t b[2]);

@@ -1,0 +1,165 @@
+// Bulk copies from global to shared memory, and the barriers in shared memory (mbarrier) that say when
+// they have arrived; CopyRing: a ring of stages that one thread fills and warps read. From sm_90 on.
+// Compiled by g++ (tests/simt), the instructions are emulated.
+//
+// A barrier's phase ends when `count` threads have arrived and all announced bytes have come. Its
+// phases have the parities 0, 1, 0, ...
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx.cuh"
+
+namespace polysketch::cuda {
+
+// For one thread, before any use. The thread then calls FenceBarriers, and its thread block
+// synchronises.
+__device__ __forceinline__ void InitBarrier(uint64_t* barrier, uint32_t count) {
+#if defined(__CUDACC__)
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(count) : "memory");
+#else
+  simt::InitBarrier(barrier, count);
+#endif
+}
+
+// Makes barriers that this thread has initialised visible to bulk copies.
+__device__ __forceinline__ void FenceBarriers() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#elif !defined(__CUDACC__)
+  simt::FenceBarriers();
+#endif
+}
+
+__device__ __forceinline__ void ArriveAt(uint64_t* barrier) {
+#if defined(__CUDACC__)
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(address)
+               : "memory");
+#else
+  simt::ArriveAt(barrier, 0);
+#endif
+}
+
+// ArriveAt that announces `bytes` bytes of bulk copies to this phase.
+__device__ __forceinline__ void ArriveWithBytes([[maybe_unused]] uint64_t* barrier,
+                                                [[maybe_unused]] uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile(
+      "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(
+          address),
+      "r"(bytes)
+      : "memory");
+#elif !defined(__CUDACC__)
+  simt::ArriveAt(barrier, bytes);
+#endif
+}
+
+// Waits until the last phase of this parity has ended; before the first phase ends, parity 1 counts
+// as ended.
+__device__ __forceinline__ void AwaitPhase([[maybe_unused]] uint64_t* barrier,
+                                           [[maybe_unused]] uint32_t parity) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  uint32_t ended;
+  do {
+    asm volatile(
+        "{ .reg .pred ended;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, ended; }"
+        : "=r"(ended)
+        : "r"(address), "r"(parity)
+        : "memory");
+  } while (ended == 0);
+#elif !defined(__CUDACC__)
+  simt::AwaitPhase(barrier, parity);
+#endif
+}
+
+// Starts the copy of `bytes` bytes, a multiple of 16 between addresses aligned to 16. Their arrival
+// counts at `barrier`. A copy sees what earlier kernels have stored, not what this one stores.
+__device__ __forceinline__ void CopyBulk([[maybe_unused]] void* shared,
+                                         [[maybe_unused]] const void* global,
+                                         [[maybe_unused]] uint32_t bytes,
+                                         [[maybe_unused]] uint64_t* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const auto done = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(global), "r"(bytes), "r"(done)
+      : "memory");
+#elif !defined(__CUDACC__)
+  simt::CopyBulk(shared, global, bytes, barrier);
+#endif
+}
+
+// A ring of kStages stages of kBytes bytes. One thread, the producer, fills stage i % kStages with
+// piece i; each of `readers` warps waits for it, reads it, and releases it. Readers only read: what
+// they wrote to a stage would need a fence before the next copy to it.
+template <int kStages, int kBytes>
+class CopyRing {
+ public:
+  static constexpr int kSharedBytes = kStages * (kBytes + 2 * static_cast<int>(sizeof(uint64_t)));
+
+  // shared: kSharedBytes bytes, aligned to 128.
+  __device__ explicit CopyRing(uint8_t* shared)
+      : stages_(shared),
+        full_(reinterpret_cast<uint64_t*>(shared + kStages * kBytes)),
+        empty_(full_ + kStages) {}
+
+  // For one thread; then the thread block synchronises.
+  __device__ void Init(uint32_t readers) const {
+    for (int i = 0; i < kStages; ++i) {
+      InitBarrier(full_ + i, 1);
+      InitBarrier(empty_ + i, readers);
+    }
+#if !defined(POLYSKETCH_FAULT_RING_FENCE)
+    FenceBarriers();
+#endif
+  }
+
+  // The producer: waits until the stage of piece `i` is free and announces `bytes` bytes, which the
+  // caller copies next.
+  __device__ __forceinline__ void Begin(uint32_t i, uint32_t bytes) const {
+#if !defined(POLYSKETCH_FAULT_RING_REUSE)
+    AwaitPhase(empty_ + i % kStages, Round(i) ^ 1);
+#endif
+    ArriveWithBytes(full_ + i % kStages, bytes);
+  }
+  __device__ __forceinline__ void Copy(uint32_t i, uint32_t offset, const void* global,
+                                       uint32_t bytes) const {
+    CopyBulk(stages_ + i % kStages * kBytes + offset, global, bytes, full_ + i % kStages);
+  }
+
+  // A reader: waits until piece `i` has come.
+  __device__ __forceinline__ const uint8_t* Await(uint32_t i) const {
+#if defined(POLYSKETCH_FAULT_RING_PARITY)
+    AwaitPhase(full_ + i % kStages, Round(i) ^ 1);
+#elif !defined(POLYSKETCH_FAULT_RING_WAIT)
+    AwaitPhase(full_ + i % kStages, Round(i));
+#endif
+    return stages_ + i % kStages * kBytes;
+  }
+  // A reader: all its lanes have read piece `i`.
+  __device__ __forceinline__ void Release(uint32_t i) const {
+#if !defined(POLYSKETCH_FAULT_RING_LANES)
+    __syncwarp();
+#endif
+    if (threadIdx.x % kWarpSize == 0) ArriveAt(empty_ + i % kStages);
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t Round(uint32_t i) { return i / kStages & 1; }
+
+  uint8_t* const stages_;
+  uint64_t* const full_;
+  uint64_t* const empty_;
+};
+
+}  // namespace polysketch::cuda

@@ -1,0 +1,21 @@
+// What the machine (machine.cc) and its bulk copies (bulk_copy.cc) need of each other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace simt {
+
+// A coin of the schedule.
+bool Toss();
+// By a coin, lets other warps run before the running thread goes on.
+void Pause();
+// Lets other threads run until `ready`.
+void WaitUntil(const std::function<bool()>& ready);
+
+// Forgets the barriers and copies of the block before.
+void BeginBulkCopies();
+// Makes one of the copies in progress. Returns false if there are none.
+bool MakeBulkCopy(uint64_t random);
+
+}  // namespace simt
