@@ -15,7 +15,21 @@ namespace polysketch {
 namespace {
 
 constexpr size_t kMaxNumberLength = 4096;
+constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+// The text of a JSON value without white space between its parts.
+std::string WithoutSpace(std::string_view json) {
+  std::string text;
+  text.reserve(json.size());
+  bool quoted = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    quoted = quoted != (json[i] == '"');
+    if (quoted || kSpace.find(json[i]) == std::string_view::npos) text += json[i];
+    if (quoted && json[i] == '\\') text += json[++i];
+  }
+  return text;
+}
 
 void AppendUtf8(uint32_t code, std::string* out) {
   const auto add = [&](uint32_t byte) { out->push_back(static_cast<char>(byte)); };
@@ -43,7 +57,10 @@ class Document {
   bool in_object() const { return !open_.empty() && open_.back().value.is_object(); }
   Json& root() { return root_; }
 
-  void Open(Json container) { open_.emplace_back().value = std::move(container); }
+  // `begin`: where the container begins in the text.
+  void Open(Json container, size_t begin) {
+    open_.push_back({.value = std::move(container), .begin = begin});
+  }
 
   // Adds a value to the container that is open, under the key of SetKey in an object.
   void Add(Json value) {
@@ -82,6 +99,21 @@ class Document {
     Add(std::move(level.value));
   }
 
+  // Closes the container that is open; `value` takes its place.
+  void CloseAs(Json value) {
+    open_.pop_back();
+    Add(std::move(value));
+  }
+  size_t begin() const { return open_.back().begin; }
+  // Whether `path` leads to the container that is open.
+  bool IsAt(const JsonPath& path) const {
+    const auto leads = [](const std::string& key, const Level& level) {
+      return level.value.is_object() && level.key == key;
+    };
+    return path.size() + 1 == open_.size() &&
+           std::equal(path.begin(), path.end(), open_.begin(), leads);
+  }
+
   // Sets the key of the member that follows in the object that is open.
   void SetKey(std::string&& key) { open_.back().key = std::move(key); }
 
@@ -94,10 +126,11 @@ class Document {
   static constexpr bool kOrdered = std::is_same_v<Json, nlohmann::ordered_json>;
   struct Level {
     Json value;
-    std::string key;  // of the member that follows
+    size_t begin = 0;
+    std::string key = {};  // of the member that follows, or that is open
     // Of an ordered object, until it is closed:
-    std::vector<std::pair<std::string, Json>> members;
-    std::unordered_map<std::string, size_t> places;  // in members
+    std::vector<std::pair<std::string, Json>> members = {};
+    std::unordered_map<std::string, size_t> places = {};  // in members
   };
 
   Json root_;
@@ -124,7 +157,7 @@ class Parser {
     return InvalidArgument("expected JSON, found an error at byte ", at_ + 1, ": expected ", what);
   }
 
-  void SkipSpace() { at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size()); }
+  void SkipSpace() { at_ = std::min(text_.find_first_not_of(kSpace, at_), text_.size()); }
   // The next byte; NUL at the end, which no rule accepts either.
   char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   bool Skip(char c) {
@@ -143,11 +176,10 @@ class Parser {
         return InvalidArgument("expected at most ", limits_.max_depth,
                                " levels of arrays and objects, found more");
       }
-      ++at_;
-      document_.Open(c == '[' ? Json::array() : Json::object());
+      document_.Open(c == '[' ? Json::array() : Json::object(), at_++);
       SkipSpace();
       if (Skip(c == '[' ? ']' : '}')) {
-        document_.Close();
+        Close();
         return Status();
       }
       if (c == '{') PS_RETURN_IF_ERROR(Key());
@@ -165,8 +197,16 @@ class Parser {
         return object ? Key() : Status();
       }
       if (!Skip(object ? '}' : ']')) return Expected(object ? ", or }" : ", or ]");
-      document_.Close();
+      Close();
     }
+  }
+
+  void Close() {
+    const auto is_open = [this](const JsonPath& path) { return document_.IsAt(path); };
+    if (!document_.in_object() || std::ranges::none_of(limits_.as_text, is_open))
+      return document_.Close();
+    const size_t begin = document_.begin();
+    document_.CloseAs(WithoutSpace(text_.substr(begin, at_ - begin)));
   }
 
   Status Key() {

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -15,9 +17,15 @@ namespace polysketch {
 // Arrays and objects of a client that contain each other.
 inline constexpr int kMaxJsonDepth = 100;
 
+// The names that lead from an object to a member of its members.
+using JsonPath = std::vector<std::string>;
+
 struct JsonLimits {
   int max_depth = kMaxJsonDepth;
   bool unique_keys = false;  // false: of equal keys of an object, the last one counts
+  // Objects that become a string: their text, whose numbers keep their digits, without white space
+  // between its parts.
+  std::span<const JsonPath> as_text = {};
 };
 
 // Parses `text`, one value with white space around it. INVALID_ARGUMENT for text that is no JSON, that

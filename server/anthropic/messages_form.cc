@@ -1,8 +1,7 @@
-#include "server/anthropic/messages_form.h"
-
 #include <string>
 #include <utility>
 
+#include "server/anthropic/messages.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 #include "server/openai/block_form.h"

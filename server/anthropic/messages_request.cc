@@ -1,9 +1,8 @@
-#include "server/anthropic/messages_request.h"
-
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "server/anthropic/messages.h"
 #include "server/http/json_text.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/structured_output.h"
@@ -243,6 +242,7 @@ Result<CompletionJob> ToMessagesJob(const Json& body, const ServedModel& model,
     request.mutable_stop()->Add(stops->begin(), stops->end());
   ReadOutputConfig(&fields, &request);
   job.options.grammar.output = OutputField(body);
+  job.options.migrates = false;
   if (const auto limit = fields.Integer("max_tokens", 0, kMaxInt32))
     request.set_max_tokens(static_cast<int32_t>(*limit));
   AcceptCacheControl(&fields);

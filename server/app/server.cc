@@ -276,7 +276,7 @@ std::unique_ptr<ScrapeMetrics> Server::NewScrape(const ServerConfig& config) {
         if (model == nullptr) return std::nullopt;
         const v1::GetModelResponse& info = model->description;
         const StoredResponses::Stats stored =
-            openai_ == nullptr ? StoredResponses::Stats() : openai_->stored();
+            api_ == nullptr ? StoredResponses::Stats() : api_->texts()->stats();
         return ServedFacts{.engine = model->engine->stats(),
                            .model_name = name.empty() ? info.name() : name,
                            .sessions = model->sessions->stats(),
@@ -325,10 +325,9 @@ std::vector<prometheus::MetricFamily> Server::CollectMetrics() const {
 Status Server::StartHttp(const ServerConfig& config) {
   page_ = std::make_unique<StatusPage>(&router_, &context_, [this] { return CollectMetrics(); });
   SetStrictParameters(config.strict_parameters);
-  openai_ = std::make_unique<OpenAiApi>(
+  api_ = std::make_unique<HttpApi>(
       &router_, &context_, config.served_model_name,
       std::make_unique<StoredResponses>(config.response_memory, config.session_ttl));
-  anthropic_ = std::make_unique<AnthropicApi>(&router_, &context_, config.served_model_name);
   const HttpLimits limits = {.max_connections = config.max_connections,
                              .max_header_bytes = config.max_metadata_bytes,
                              .max_header_fields = MaxFields(config),
@@ -350,7 +349,8 @@ Status Server::StartHttp(const ServerConfig& config) {
                           if (exchange->request().path == "*") return ReplyMethods(*exchange);
                           if (exchange->request().path == kMetricsPath)
                             return metrics_page_->Handle(exchange.get());
-                          if (openai_->Handle(exchange) || anthropic_->Handle(exchange)) return;
+                          if (HandleOpenAi(*api_, exchange) || HandleAnthropic(*api_, exchange))
+                            return;
                           page_->Handle(exchange);
                         });
   if (!http.ok()) return Prefixed("--http-listen: ", http.status());
@@ -360,7 +360,7 @@ Status Server::StartHttp(const ServerConfig& config) {
 
 Status Server::CheckHttp(const AllowedHosts& hosts, const std::string& origins,
                          HttpRequest* request) {
-  if (AnthropicApi::IsPath(request->path)) request->error_shape = ErrorShape::kAnthropic;
+  if (IsAnthropicPath(request->path)) request->error_shape = ErrorShape::kAnthropic;
   // Browsers send Origin with every POST, but not with a GET to the server that a page is from. A
   // page of an origin that --http-origins lists does not depend on names.
   const std::string_view origin = request->Header("Origin");

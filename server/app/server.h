@@ -32,8 +32,7 @@ class HttpServer;
 struct AllowedHosts;
 struct HttpRequest;
 class MetricsPage;
-class AnthropicApi;
-class OpenAiApi;
+class HttpApi;
 class StatusPage;
 
 class Server {
@@ -104,9 +103,8 @@ class Server {
   std::unique_ptr<MetricsPage> metrics_page_;
   std::unique_ptr<HttpServer> metrics_http_;  // its thread uses the two members above
   std::unique_ptr<StatusPage> page_;
-  std::unique_ptr<OpenAiApi> openai_;
-  std::unique_ptr<AnthropicApi> anthropic_;
-  std::unique_ptr<HttpServer> http_;  // its thread uses the three members above, and metrics_page_
+  std::unique_ptr<HttpApi> api_;
+  std::unique_ptr<HttpServer> http_;  // its thread uses the two members above, and metrics_page_
   std::string address_;
   std::string metrics_address_;
   std::mutex health_mutex_;  // held to change what ready() returns, and to tell health

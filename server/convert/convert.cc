@@ -95,6 +95,16 @@ v1::FinishReason ToProto(FinishReason reason) {
   return reason == FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP;
 }
 
+// What the ends of a choice and of a request have in common.
+template <typename Event, typename Finish>
+void SetEnd(const Event& event, Finish* finish) {
+  finish->set_text(event.text);
+  finish->set_reason(ToProto(event.reason));
+  finish->set_matched_stop(event.matched_stop);
+  if (event.stop_token) finish->set_stop_token(*event.stop_token);
+  finish->set_seed(event.seed);
+}
+
 }  // namespace
 
 Status RequireTokenizer(const RequestRules& rules, std::string_view field) {
@@ -242,22 +252,14 @@ void ToProto(const ScoreEvent& event, v1::ScoreLogprobs* logprobs) {
 }
 
 void ToProto(const ChoiceEvent& event, v1::ChoiceFinish* finish) {
+  SetEnd(event, finish);
   finish->set_choice(event.choice);
-  finish->set_text(event.text);
-  finish->set_reason(ToProto(event.reason));
-  finish->set_matched_stop(event.matched_stop);
-  if (event.stop_token) finish->set_stop_token(*event.stop_token);
-  finish->set_seed(event.seed);
   finish->set_completion_tokens(event.completion_tokens);
   finish->set_logprob_sum(event.logprob_sum);
 }
 
 void ToProto(const FinishEvent& event, v1::Finish* finish) {
-  finish->set_text(event.text);
-  finish->set_reason(ToProto(event.reason));
-  finish->set_matched_stop(event.matched_stop);
-  if (event.stop_token) finish->set_stop_token(*event.stop_token);
-  finish->set_seed(event.seed);
+  SetEnd(event, finish);
   ToProto(event.usage, finish->mutable_usage());
   finish->set_cache_miss(ToProto(event.cache_miss));
   ToProto(event.timings, finish->mutable_timings());

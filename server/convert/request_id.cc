@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <regex>
 
-#include "server/convert/random_bits.h"
-
 namespace polysketch {
 
 bool IsRequestId(std::string_view text) {

@@ -1,11 +1,10 @@
-#include "server/gateway/generate_renderer.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "server/convert/wire.h"
+#include "server/gateway/generate_request.h"
 #include "server/rpc/completion_renderer.h"
 
 namespace polysketch {

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "server/gateway/generate_renderer.h"
 #include "server/gateway/generate_request.h"
 #include "server/gateway/running_generations.h"
 #include "server/gateway/vllm_engine.h"

@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 
+#include <initializer_list>
 #include <utility>
 
 #include "base/check.h"
@@ -16,14 +17,15 @@ constexpr uint16_t kVersion = 20;  // the first with deflate
 constexpr uint16_t kDeflate = 8;
 constexpr uint16_t kDay = (1 << 5) | 1;  // 1 January 1980, the first that the format can say
 
-void Append16(uint16_t value, std::string* to) {
-  to->push_back(static_cast<char>(value & 0xff));
-  to->push_back(static_cast<char>(value >> 8));
-}
+struct Number {
+  uint32_t value;
+  int bytes;
+};
 
-void Append32(uint32_t value, std::string* to) {
-  Append16(static_cast<uint16_t>(value & 0xffff), to);
-  Append16(static_cast<uint16_t>(value >> 16), to);
+// The least significant byte first.
+void Append(std::initializer_list<Number> numbers, std::string* to) {
+  for (const auto [value, bytes] : numbers)
+    for (int i = 0; i < bytes; ++i) to->push_back(static_cast<char>(value >> (8 * i)));
 }
 
 std::string Deflate(std::string_view content) {
@@ -46,49 +48,40 @@ std::string Deflate(std::string_view content) {
 void ZipArchive::Add(std::string_view name, std::string_view content) {
   const auto offset = static_cast<uint32_t>(files_.size());
   const std::string data = Deflate(content);
-  std::string common;  // of the header of the file and of its entry in the directory
-  Append16(kVersion, &common);
-  Append16(0, &common);  // flags
-  Append16(kDeflate, &common);
-  Append16(0, &common);  // time
-  Append16(kDay, &common);
-  Append32(static_cast<uint32_t>(
-               crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size())),
-           &common);
-  Append32(static_cast<uint32_t>(data.size()), &common);
-  Append32(static_cast<uint32_t>(content.size()), &common);
-  Append16(static_cast<uint16_t>(name.size()), &common);
-  Append16(0, &common);  // extra fields
-
-  Append32(kFileHeader, &files_);
-  files_ += common;
-  files_ += name;
-  files_ += data;
-
-  Append32(kDirectoryEntry, &directory_);
-  Append16(kVersion, &directory_);
+  const auto crc = static_cast<uint32_t>(
+      crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size()));
+  const auto packed = static_cast<uint32_t>(data.size()),
+             size = static_cast<uint32_t>(content.size()),
+             name_size = static_cast<uint32_t>(name.size());
+  // Of the header of the file and of its entry in the directory; no flags, no time, no extra fields.
+  std::string common;
+  Append({{kVersion, 2}, {0, 2}, {kDeflate, 2}, {0, 2}, {kDay, 2}, {crc, 4}}, &common);
+  Append({{packed, 4}, {size, 4}, {name_size, 2}, {0, 2}}, &common);
+  Append({{kFileHeader, 4}}, &files_);
+  ((files_ += common) += name) += data;
+  Append({{kDirectoryEntry, 4}, {kVersion, 2}}, &directory_);
   directory_ += common;
-  Append16(0, &directory_);  // comment
-  Append16(0, &directory_);  // disk
-  Append16(0, &directory_);  // internal attributes
-  Append32(0, &directory_);  // external attributes
-  Append32(offset, &directory_);
+  // No comment; disk, internal and external attributes.
+  Append({{0, 2}, {0, 2}, {0, 2}, {0, 4}, {offset, 4}}, &directory_);
   directory_ += name;
   ++count_;
 }
 
 std::string ZipArchive::Finish() {
   std::string all = std::move(files_);
-  const auto offset = static_cast<uint32_t>(all.size());
+  const auto offset = static_cast<uint32_t>(all.size()),
+             size = static_cast<uint32_t>(directory_.size());
   all += directory_;
-  Append32(kDirectoryEnd, &all);
-  Append16(0, &all);  // this disk
-  Append16(0, &all);  // disk of the directory
-  Append16(count_, &all);
-  Append16(count_, &all);
-  Append32(static_cast<uint32_t>(directory_.size()), &all);
-  Append32(offset, &all);
-  Append16(0, &all);  // comment
+  // Of disk 0; no comment.
+  Append({{kDirectoryEnd, 4},
+          {0, 2},
+          {0, 2},
+          {count_, 2},
+          {count_, 2},
+          {size, 4},
+          {offset, 4},
+          {0, 2}},
+         &all);
   return all;
 }
 

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "server/convert/wire.h"
-
 namespace polysketch {
 namespace {
 

@@ -10,9 +10,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "server/convert/wire.h"
 #include "server/http/http_exchange.h"
 #include "server/net/router.h"
 #include "server/rpc/direct_completion.h"
@@ -100,5 +102,25 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   bool cancelled_ = false;
   bool finished_ = false;
 };
+
+// Starts the unary RPC `method`. `done` receives its response or its status on the thread of the HTTP
+// server, once. Called on that thread. `router` outlives the call.
+template <typename Response>
+void CallUnary(const Router& router, const std::shared_ptr<HttpExchange>& exchange,
+               std::string_view method, const google::protobuf::Message& request,
+               std::function<void(Result<Response>)> done) {
+  auto response = std::make_shared<Result<Response>>(Internal("expected a response, found none"));
+  HttpCall::Callbacks callbacks;
+  callbacks.on_message = [response](const grpc::ByteBuffer& message) {
+    Response parsed;
+    const Status status = ParseMessage(message, &parsed);
+    *response = status.ok() ? Result<Response>(std::move(parsed)) : Result<Response>(status);
+  };
+  callbacks.on_finish = [response, exchange, done = std::move(done)](const Status& status) {
+    if (!status.ok()) *response = status;
+    exchange->Post([response, done] { done(std::move(*response)); });
+  };
+  HttpCall::Start(router, exchange, method, request, std::move(callbacks));
+}
 
 }  // namespace polysketch

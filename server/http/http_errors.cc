@@ -1,6 +1,8 @@
 #include "server/http/http_errors.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "server/http/json_text.h"
 
@@ -9,32 +11,26 @@ namespace {
 
 constexpr size_t kMaxQuotedPath = 200;
 
+// The value beside `key`, or `otherwise`.
+template <typename Key, typename Value, size_t N>
+Value ValueOf(const std::pair<Key, Value> (&table)[N], Key key, Value otherwise) {
+  const auto* const found = std::ranges::find(table, key, &std::pair<Key, Value>::first);
+  return found == std::end(table) ? otherwise : found->second;
+}
+
 std::string_view ErrorType(int http_status) {
-  switch (http_status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 429:
-      return "rate_limit_error";
-    default:
-      return http_status < 500 ? "invalid_request_error" : "server_error";
-  }
+  static constexpr std::pair<int, std::string_view> kTypes[] = {{401, "authentication_error"},
+                                                                {403, "permission_error"},
+                                                                {404, "not_found_error"},
+                                                                {429, "rate_limit_error"}};
+  return ValueOf(kTypes, http_status,
+                 std::string_view(http_status < 500 ? "invalid_request_error" : "server_error"));
 }
 
 std::string_view AnthropicErrorType(int http_status) {
-  switch (http_status) {
-    case 413:
-      return "request_too_large";
-    case 504:
-      return "timeout_error";
-    case 529:
-      return "overloaded_error";
-    default:
-      return http_status < 500 ? ErrorType(http_status) : "api_error";
-  }
+  static constexpr std::pair<int, std::string_view> kTypes[] = {
+      {413, "request_too_large"}, {504, "timeout_error"}, {529, "overloaded_error"}};
+  return ValueOf(kTypes, http_status, http_status < 500 ? ErrorType(http_status) : "api_error");
 }
 
 // The error of a reply to the request.
@@ -43,62 +39,32 @@ std::string BodyFor(const HttpRequest& request, const Status& status) {
   return AnthropicErrorBody(status, request.Header(kRequestIdHeader));
 }
 
-int OfCode(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return 200;
-    case Code::kInvalidArgument:
-    case Code::kFailedPrecondition:
-    case Code::kOutOfRange:
-      return 400;
-    case Code::kUnauthenticated:
-      return 401;
-    case Code::kPermissionDenied:
-      return 403;
-    case Code::kNotFound:
-      return 404;
-    case Code::kAborted:
-    case Code::kAlreadyExists:
-      return 409;
-    case Code::kResourceExhausted:
-      return 429;
-    case Code::kCancelled:
-      return 499;
-    case Code::kUnimplemented:
-      return 501;
-    case Code::kUnavailable:
-      return 503;
-    case Code::kDeadlineExceeded:
-      return 504;
-    default:
-      return 500;
-  }
-}
+constexpr std::pair<Code, int> kOfCode[] = {{Code::kOk, 200},
+                                            {Code::kInvalidArgument, 400},
+                                            {Code::kFailedPrecondition, 400},
+                                            {Code::kOutOfRange, 400},
+                                            {Code::kUnauthenticated, 401},
+                                            {Code::kPermissionDenied, 403},
+                                            {Code::kNotFound, 404},
+                                            {Code::kAborted, 409},
+                                            {Code::kAlreadyExists, 409},
+                                            {Code::kResourceExhausted, 429},
+                                            {Code::kCancelled, 499},
+                                            {Code::kUnimplemented, 501},
+                                            {Code::kUnavailable, 503},
+                                            {Code::kDeadlineExceeded, 504}};
+constexpr std::pair<Reason, int> kOfReason[] = {
+    {Reason::kMethodNotAllowed, 405},    {Reason::kRequestTimeout, 408},
+    {Reason::kBodyTooLarge, 413},        {Reason::kTargetTooLong, 414},
+    {Reason::kUnsupportedEncoding, 415}, {Reason::kExpectationFailed, 417},
+    {Reason::kHeaderTooLarge, 431},      {Reason::kHttpVersion, 505}};
 
 }  // namespace
 
 int HttpStatus(const Status& status, ErrorShape shape) {
-  switch (status.reason_or_none()) {
-    case Reason::kMethodNotAllowed:
-      return 405;
-    case Reason::kRequestTimeout:
-      return 408;
-    case Reason::kBodyTooLarge:
-      return 413;
-    case Reason::kTargetTooLong:
-      return 414;
-    case Reason::kUnsupportedEncoding:
-      return 415;
-    case Reason::kExpectationFailed:
-      return 417;
-    case Reason::kHeaderTooLarge:
-      return 431;
-    case Reason::kHttpVersion:
-      return 505;
-    default:
-      const int found = OfCode(status.code());
-      return found == 503 && shape == ErrorShape::kAnthropic ? 529 : found;
-  }
+  const int of_code = ValueOf(kOfCode, status.code(), 500);
+  const bool overloaded = of_code == 503 && shape == ErrorShape::kAnthropic;
+  return ValueOf(kOfReason, status.reason_or_none(), overloaded ? 529 : of_code);
 }
 
 std::string ErrorBody(const Status& status) {

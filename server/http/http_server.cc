@@ -1,19 +1,14 @@
 #include "server/http/http_server.h"
 
 #include <algorithm>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <charconv>
-#include <optional>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "base/start_thread.h"
 #include "server/http/http_connection.h"
-#include "server/http/http_loop.h"
 
 namespace polysketch {
 namespace {
@@ -25,60 +20,36 @@ using boost::system::error_code;
 // Time until the next accept after an error.
 constexpr std::chrono::milliseconds kAcceptPause{50};
 
-class BeastServer final : public HttpServer {
- public:
-  BeastServer(const HttpLimits& limits, Guards guards, Handler handler) : acceptor_(loop_.io) {
-    loop_.limits = limits;
-    loop_.guards = std::move(guards);
-    loop_.handler = std::move(handler);
-  }
-  ~BeastServer() override {
-    asio::post(loop_.io, [this] {
-      StopListening();
-      ForEachConnection([](HttpConnection* connection) { connection->Close(); });
-    });
-    work_.reset();
-    if (thread_.joinable()) thread_.join();
-  }
+}  // namespace
 
-  Status Listen(const std::string& address);
-  const std::string& address() const override { return address_; }
-  void Drain() override {
-    asio::post(loop_.io, [this] {
-      StopListening();
-      ForEachConnection([](HttpConnection* connection) { connection->CloseIfIdle(); });
-    });
-  }
-  int64_t running() const override { return loop_.running.load(); }
+HttpServer::HttpServer(const HttpLimits& limits, Guards guards, Handler handler) {
+  loop_.limits = limits;
+  loop_.guards = std::move(guards);
+  loop_.handler = std::move(handler);
+}
 
- private:
-  void Accept();
-  void Admit(tcp::socket socket);
-  // Closes the connection that gives way to a new one. Returns false if all run requests.
-  bool CloseOne();
-  void StopListening() {
+HttpServer::~HttpServer() {
+  StopListening(&HttpConnection::Close);
+  work_.reset();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HttpServer::Drain() { StopListening(&HttpConnection::CloseIfIdle); }
+
+void HttpServer::StopListening(void (HttpConnection::*what)()) {
+  asio::post(loop_.io, [this, what] {
     loop_.draining = true;
     error_code ignored;
     acceptor_.close(ignored);
-  }
-  template <typename F>
-  void ForEachConnection(F f) {
     std::vector<std::shared_ptr<HttpConnection>> all;
     for (HttpConnection* connection : loop_.connections) {
       if (auto shared = connection->weak_from_this().lock()) all.push_back(std::move(shared));
     }
-    for (const auto& connection : all) f(connection.get());
-  }
+    for (const auto& connection : all) (connection.get()->*what)();
+  });
+}
 
-  HttpLoop loop_;
-  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{
-      asio::make_work_guard(loop_.io)};
-  tcp::acceptor acceptor_;
-  std::string address_;
-  std::thread thread_;
-};
-
-Status BeastServer::Listen(const std::string& address) {
+Status HttpServer::Listen(const std::string& address) {
   const Status malformed = InvalidArgument(
       "expected HOST:PORT with a numeric host or localhost, found \"", address, "\"");
   const size_t colon = address.rfind(':');
@@ -115,7 +86,7 @@ Status BeastServer::Listen(const std::string& address) {
   return Status();
 }
 
-void BeastServer::Accept() {
+void HttpServer::Accept() {
   acceptor_.async_accept([this](error_code error, tcp::socket socket) {
     if (!acceptor_.is_open()) return;
     if (error) {  // no file descriptor is free, or the client has left
@@ -129,7 +100,7 @@ void BeastServer::Accept() {
   });
 }
 
-void BeastServer::Admit(tcp::socket socket) {
+void HttpServer::Admit(tcp::socket socket) {
   const auto open = static_cast<int64_t>(loop_.connections.size());
   const int64_t max = loop_.limits.max_connections;
   const int64_t above = open + 1 - max;  // with the new one
@@ -149,7 +120,7 @@ void BeastServer::Admit(tcp::socket socket) {
   std::make_shared<HttpConnection>(&loop_, std::move(socket), tls, spare)->Start();
 }
 
-bool BeastServer::CloseOne() {
+bool HttpServer::CloseOne() {
   Shares open;
   for (const HttpConnection* connection : loop_.connections) open.Add(connection->principal(), 1);
   const auto rank = [&](const HttpConnection& connection) {
@@ -167,14 +138,12 @@ bool BeastServer::CloseOne() {
   return true;
 }
 
-}  // namespace
-
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address,
                                                       const HttpLimits& limits, Guards guards,
                                                       Handler handler) {
-  auto server = std::make_unique<BeastServer>(limits, std::move(guards), std::move(handler));
+  std::unique_ptr<HttpServer> server(new HttpServer(limits, std::move(guards), std::move(handler)));
   PS_RETURN_IF_ERROR(server->Listen(address));
-  return Result<std::unique_ptr<HttpServer>>(std::move(server));
+  return server;
 }
 
 }  // namespace polysketch

@@ -7,13 +7,17 @@
 // clients that run less than their share (base/shares.h), and kProbeConnections to probes.
 #pragma once
 
-#include <functional>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "base/status.h"
 #include "server/http/http_exchange.h"
-#include "server/http/http_settings.h"
+#include "server/http/http_loop.h"
 
 namespace polysketch {
 
@@ -31,14 +35,31 @@ class HttpServer {
                                                    const HttpLimits& limits, Guards guards,
                                                    Handler handler);
   // Closes all connections: handlers' exchanges report on_gone before the destructor returns.
-  virtual ~HttpServer() = default;
+  ~HttpServer();
 
   // The bound address: "127.0.0.1:8080".
-  virtual const std::string& address() const = 0;
+  const std::string& address() const { return address_; }
   // Accepts no more connections, and closes each one at the end of its response.
-  virtual void Drain() = 0;
+  void Drain();
   // Number of requests without a complete response.
-  virtual int64_t running() const = 0;
+  int64_t running() const { return loop_.running.load(); }
+
+ private:
+  HttpServer(const HttpLimits& limits, Guards guards, Handler handler);
+  Status Listen(const std::string& address);
+  void Accept();
+  void Admit(boost::asio::ip::tcp::socket socket);
+  // Closes the connection that gives way to a new one. Returns false if all run requests.
+  bool CloseOne();
+  // Accepts no more connections, and does `what` with those that are open.
+  void StopListening(void (HttpConnection::*what)());
+
+  HttpLoop loop_;
+  std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_{
+      boost::asio::make_work_guard(loop_.io)};
+  boost::asio::ip::tcp::acceptor acceptor_{loop_.io};
+  std::string address_;
+  std::thread thread_;
 };
 
 }  // namespace polysketch

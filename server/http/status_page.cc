@@ -9,7 +9,6 @@
 #include "polysketch_build_info.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
-#include "server/http/playground_sessions.h"
 #include "server/http/web_files.h"
 
 namespace polysketch {
@@ -85,11 +84,7 @@ std::string StatusPage::StatusJson() const {
 
 void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const std::string& path = exchange->request().path;
-  const bool completes = path == "/api/complete";
-  if (completes || IsSessionPath(path)) {
-    if (!CheckMethod(exchange.get(), "POST")) return;
-    return completes ? playground_.Complete(exchange) : RunSessionCall(*router_, exchange);
-  }
+  if (Playground::IsPath(path)) return playground_.Handle(exchange);
   const WebFile* const file = FindWebFile(path);
   if (file == nullptr && !IsHealthPath(path) && path != "/version" && path != "/api/status")
     return ReplyNoSuchPath(exchange.get());

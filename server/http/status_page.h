@@ -23,7 +23,7 @@ class StatusPage {
 
   // `collect` returns the families of /metrics. `router` and `service` outlive the page.
   StatusPage(const Router* router, ServiceContext* service, Collect collect)
-      : router_(router), service_(service), collect_(std::move(collect)), playground_(service) {}
+      : service_(service), collect_(std::move(collect)), playground_(router, service) {}
 
   // Whether `path` answers probes, which have no credentials.
   static bool IsHealthPath(std::string_view path);
@@ -39,7 +39,6 @@ class StatusPage {
   bool Ready() const { return service_->ready(); }
   std::string StatusJson() const;
 
-  const Router* const router_;
   const ServiceContext* const service_;
   const Collect collect_;
   Playground playground_;

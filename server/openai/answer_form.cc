@@ -26,10 +26,6 @@ Json Head(std::string_view prefix, std::string_view object, const AnswerHeader& 
   return json;
 }
 
-Json ReasonJson(const AnswerChoice& choice) {
-  return choice.finish_reason.empty() ? Json() : Json(choice.finish_reason);
-}
-
 // As vLLM: the stop string or stop token that ended the choice, none for EOS.
 void AddStopReason(const AnswerChoice& choice, Json* json) {
   if (!choice.matched_stop.empty()) {
@@ -123,17 +119,25 @@ class ChoicesForm : public AnswerForm {
     if (choice->echo != nullptr) text.insert(0, choice->echo->text);
     return text;
   }
-  // The JSON of a choice, whose log-probabilities are an empty array, with those of `choice`, which are
-  // the last that is taken.
-  static std::string TakeLast(Json json, AnswerChoice* choice) {
+  // The JSON of choice `index`: `field` with `value`, and with all else that it has, which is taken.
+  std::string ChoiceJson(size_t index, const char* field, Json value, Answer* answer) {
+    AnswerChoice* const choice = &answer->choices[index];
+    Json json = {{"index", index}};
+    json[field] = std::move(value);
+    json["logprobs"] = choice->logprobs ? Json::array() : Json();
+    json["finish_reason"] = choice->finish_reason.empty() ? Json() : Json(choice->finish_reason);
+    AddStopReason(*choice, &json);
+    AddChoiceIds(index, answer, &json);
+    const bool with_prompt = options_.prompt_logprobs && !prompt_of_response();
+    if (with_prompt) json[kPromptLogprobs] = Json::array();
     const EchoedPrompt* const echo = std::exchange(choice->echo, nullptr);
-    if (!choice->logprobs.has_value()) {
-      json["logprobs"] = nullptr;
-      return JsonText(json);
-    }
     static const LogprobColumns kNone;
-    return WithMember(json, "logprobs",
-                      choice->logprobs->Take(echo == nullptr ? kNone : echo->logprobs));
+    std::string text = JsonText(json);
+    if (choice->logprobs) {
+      text = WithMember(std::move(text), "logprobs",
+                        choice->logprobs->Take(echo == nullptr ? kNone : echo->logprobs));
+    }
+    return with_prompt ? WithPromptLogprobs(std::move(text), index, *answer) : text;
   }
 
   const CompletionOptions& options() const { return options_; }
@@ -195,16 +199,7 @@ class TextCompletionForm final : public ChoicesForm {
   }
   bool prompt_of_response() const override { return false; }
   std::string WholeChoice(size_t index, Answer* answer) override {
-    AnswerChoice* const choice = &answer->choices[index];
-    Json json;
-    json["index"] = index;
-    json["text"] = TakeText(choice);
-    json["logprobs"] = Json::array();
-    json["finish_reason"] = ReasonJson(*choice);
-    AddStopReason(*choice, &json);
-    AddChoiceIds(index, answer, &json);
-    if (options().prompt_logprobs) json[kPromptLogprobs] = Json::array();
-    return WithPromptLogprobs(TakeLast(std::move(json), choice), index, *answer);
+    return ChoiceJson(index, "text", TakeText(&answer->choices[index]), answer);
   }
   std::string PieceChoice(size_t index, Answer* answer) override {
     return WholeChoice(index, answer);
@@ -220,17 +215,6 @@ class ChatForm final : public ChoicesForm {
     return Head("chatcmpl-", stream ? "chat.completion.chunk" : "chat.completion", header);
   }
   bool prompt_of_response() const override { return true; }
-  std::string ChoiceJson(size_t index, const char* field, Json message, Answer* answer) {
-    AnswerChoice* const choice = &answer->choices[index];
-    Json json;
-    json["index"] = index;
-    json[field] = std::move(message);
-    json["logprobs"] = Json::array();
-    json["finish_reason"] = ReasonJson(*choice);
-    AddStopReason(*choice, &json);
-    AddChoiceIds(index, answer, &json);
-    return TakeLast(std::move(json), choice);
-  }
   int64_t KeptBytes() const override {
     size_t bytes = 0;
     for (const Stream& stream : streams_)

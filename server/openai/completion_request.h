@@ -44,6 +44,7 @@ struct CompletionOptions {
   bool token_ids = false;                  // those of prompt and output are returned
   bool tokens_as_ids = false;              // tokens of log-probabilities are named by their ids
   std::optional<int64_t> truncate_prompt;  // to this number of tokens; -1: to what the model takes
+  bool migrates = true;                    // a client can continue the answer on another replica
   GrammarFields grammar;
   // How errors of the RPC name the fields of the request.
   FieldNames field_names = {{"sampling.", ""}, {"cache.salt", "cache_salt"}};

@@ -158,6 +158,8 @@ void CompletionRun::OnFinish(const Status& status) {
   if (ended_) return;
   if (!status.ok()) return Fail(status);
   if (running_ > 0) return;
+  if (!answer_.resume_token.empty() && !job_.options.migrates)
+    return Fail(Unavailable("the server is draining").WithReason(Reason::kDraining));
   if (!hooks_.before_end) return Complete();
   hooks_.before_end(answer_, [self = shared_from_this()](const Status& last) {
     std::lock_guard lock(self->mutex_);

@@ -70,15 +70,15 @@ HttpApi::Work HttpApi::WithBody(const Exchange& exchange, const BodyWork& work) 
   };
 }
 
-Status HttpApi::RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form,
-                       CompletionRun::Hooks hooks) const {
+Status HttpApi::RunJob(const Exchange& exchange, Result<CompletionJob> job,
+                       FormMaker make_form) const {
   PS_RETURN_IF_ERROR(job.status());
   PS_RETURN_IF_ERROR(CheckModel(job->options.model));
   AnswerHeader header = HeaderOf(*exchange);
   if (!job->options.request_id.empty()) header.request_id = job->options.request_id;
   std::unique_ptr<AnswerForm> form = make_form(job->options, std::move(header));
-  const auto run = std::make_shared<CompletionRun>(exchange, *std::move(job), std::move(form),
-                                                   service_, std::move(hooks));
+  const auto run =
+      std::make_shared<CompletionRun>(exchange, *std::move(job), std::move(form), service_);
   exchange->Post([run] { run->Start(); });
   return Status();
 }

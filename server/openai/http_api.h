@@ -1,5 +1,5 @@
-// What the HTTP APIs of completions have in common: the checks of a request, the threads that parse it,
-// and the run of its calls.
+// What the paths of the HTTP APIs have in common: the checks of a request, the threads that parse it, and
+// the run of its calls. A protocol is a function that answers requests of its paths, as HandleOpenAi.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,13 @@
 #include "server/net/router.h"
 #include "server/openai/answer_form.h"
 #include "server/openai/completion_run.h"
+#include "server/openai/stored_responses.h"
 #include "server/rpc/service_context.h"
 
 namespace polysketch {
 
 class HttpApi {
- protected:
+ public:
   using Exchange = std::shared_ptr<HttpExchange>;
   // Makes the form of the answer to a job.
   using FormMaker = std::unique_ptr<AnswerForm> (*)(const CompletionOptions&, AnswerHeader);
@@ -31,9 +32,13 @@ class HttpApi {
   static constexpr int64_t kChatPerByte = 20;
 
   // `model_name`: the name of the model in the API; empty: the name of its folder. `router` and
-  // `service` outlive the requests.
-  HttpApi(const Router* router, ServiceContext* service, std::string model_name)
-      : router_(router), service_(service), model_name_(std::move(model_name)) {}
+  // `service` outlive the requests, and so does the object. `texts`: of stored responses.
+  HttpApi(const Router* router, ServiceContext* service, std::string model_name,
+          std::unique_ptr<StoredResponses> texts)
+      : router_(router),
+        service_(service),
+        model_name_(std::move(model_name)),
+        texts_(std::move(texts)) {}
 
   // Whether a request may run: `method` is its own, a POST has JSON, and the server has a model and
   // does not drain. Replies with the error otherwise.
@@ -52,8 +57,7 @@ class HttpApi {
     RunInPool(exchange, kChatPerByte, WithBody(exchange, work));
   }
   // Starts the calls of a request.
-  Status RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form,
-                CompletionRun::Hooks hooks = {}) const;
+  Status RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form) const;
 
   std::string ModelName() const;
   // NOT_FOUND unless a request names the model that is served, or none.
@@ -63,6 +67,8 @@ class HttpApi {
   const ServedModel& model() const { return *service_->model.load(); }
   const Router* router() const { return router_; }
   ServiceContext* service() const { return service_; }
+  StoredResponses* texts() const { return texts_.get(); }
+  int64_t started() const { return started_; }  // seconds since 1970
 
  private:
   static Work WithBody(const Exchange& exchange, const BodyWork& work);
@@ -70,6 +76,8 @@ class HttpApi {
   const Router* const router_;
   ServiceContext* const service_;
   const std::string model_name_;
+  const std::unique_ptr<StoredResponses> texts_;
+  const int64_t started_ = UnixSeconds();
 };
 
 }  // namespace polysketch

@@ -13,8 +13,8 @@ using Json = nlohmann::ordered_json;
 
 }  // namespace
 
-Result<Json> ParseJsonObject(const std::string& text) {
-  Result<Json> json = ParseJson<Json>(text);
+Result<Json> ParseJsonObject(const std::string& text, JsonLimits limits) {
+  Result<Json> json = ParseJson<Json>(text, limits);
   if (!json.ok()) return InvalidArgument("the body: ", json.status().message());
   if (json->is_object()) return json;
   return InvalidArgument("the body: expected a JSON object, found ", JsonTypeName(*json));

@@ -20,7 +20,7 @@ namespace polysketch {
 inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 // INVALID_ARGUMENT says where the text is not JSON, or that it nests too deeply or is no object.
-Result<nlohmann::ordered_json> ParseJsonObject(const std::string& text);
+Result<nlohmann::ordered_json> ParseJsonObject(const std::string& text, JsonLimits limits = {});
 
 // "a string", "an integer", "null": the type of a value, for errors.
 std::string_view JsonTypeName(const nlohmann::ordered_json& value);

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/http_call.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 #include "server/http/request_path.h"
-#include "server/http/unary_http_call.h"
 #include "server/openai/response_items.h"
 #include "server/openai/responses_form.h"
 #include "server/rpc/call.h"
@@ -65,7 +65,7 @@ void ResponseRun::Start() {
   if (!response_.previous.session.empty()) {
     v1::ForkSessionRequest request;
     request.set_session(response_.previous.session);
-    CallUnary<v1::ForkSessionResponse>(*router_, exchange_, "ForkSession", request,
+    CallUnary<v1::ForkSessionResponse>(*api_.router(), exchange_, "ForkSession", request,
                                        [self](Result<v1::ForkSessionResponse> forked) {
                                          if (!forked.ok()) return self->OnSession(forked.status());
                                          self->OnSession(forked->sessions(0).session());
@@ -73,7 +73,7 @@ void ResponseRun::Start() {
   } else if (response_.store) {
     v1::CreateSessionRequest request;
     request.set_evictable(true);  // a client that is done with a response does not say so
-    CallUnary<v1::Session>(*router_, exchange_, "CreateSession", request,
+    CallUnary<v1::Session>(*api_.router(), exchange_, "CreateSession", request,
                            [self](Result<v1::Session> created) {
                              if (!created.ok()) return self->OnSession(created.status());
                              self->OnSession(created->session());
@@ -103,12 +103,8 @@ void ResponseRun::Complete() {
       session_.empty() ? StrCat(kResponseIdPrefix, header_.request_id) : response_.id.ToString();
   CompletionRun::Hooks hooks;
   hooks.before_end = [self](const Answer& answer, Done done) {
-    // The state of a migrated turn is in the store, and its session is as it was.
-    const bool migrated = !answer.resume_token.empty();
     self->exchange_->Post(
-        [self, migrated, last = answer.choices[0].last_token, done = std::move(done)]() mutable {
-          if (migrated)
-            return done(Unavailable("the server is draining").WithReason(Reason::kDraining));
+        [self, last = answer.choices[0].last_token, done = std::move(done)]() mutable {
           self->EndTurn(last, std::move(done));
         });
   };
@@ -116,8 +112,8 @@ void ResponseRun::Complete() {
   (void)memory_.HoldOnly(std::ssize(input_));  // less
   std::unique_ptr<AnswerForm> form =
       NewResponseForm(id, std::move(response_.echo), header_, response_.job.options, Keeper());
-  std::make_shared<CompletionRun>(exchange_, std::move(response_.job), std::move(form), service_,
-                                  std::move(hooks))
+  std::make_shared<CompletionRun>(exchange_, std::move(response_.job), std::move(form),
+                                  api_.service(), std::move(hooks))
       ->Start();
 }
 
@@ -128,7 +124,7 @@ std::function<void(const std::string&)> ResponseRun::Keeper() {
     const HttpRequest& request = self->exchange_->request();
     const auto tenant = TenantOf(request.caller.get(), request.Headers(kTenantHeader));
     if (!tenant.has_value()) return;
-    self->texts_->Keep(
+    self->api_.texts()->Keep(
         {*tenant, session}, request.principal.name,
         {.body = response, .input = self->input_, .previous = self->response_.previous.session});
   };
@@ -145,7 +141,7 @@ void ResponseRun::EndTurn(int32_t last_token, Done done) {
   request.set_session(session_);
   request.mutable_tokens()->add_ids(response_.turn_end);
   CallUnary<v1::AppendResponse>(
-      *router_, exchange_, "Append", request,
+      *api_.router(), exchange_, "Append", request,
       [done = std::move(done)](const Result<v1::AppendResponse>& appended) {
         // An answer is not thrown away because its session found no room any more: it is not found when
         // it is continued.
@@ -161,19 +157,20 @@ void ResponseRun::DeleteSession() {
   if (session_.empty()) return;
   v1::DeleteSessionRequest request;
   request.set_session(std::exchange(session_, ""));
-  CallUnary<v1::DeleteSessionResponse>(*router_, exchange_, "DeleteSession", request,
+  CallUnary<v1::DeleteSessionResponse>(*api_.router(), exchange_, "DeleteSession", request,
                                        [](const Result<v1::DeleteSessionResponse>&) {});
 }
 
 void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
-                    const Router* router, StoredResponses* texts) {
+                    const HttpApi& api) {
   const Result<StoredResponses::Key> key = KeyOf(exchange->request(), id);
   if (!key.ok()) return ReplyError(exchange.get(), key.status());
   v1::DeleteSessionRequest request;
   request.set_session(key->second);
   CallUnary<v1::DeleteSessionResponse>(
-      *router, exchange, "DeleteSession", request,
-      [exchange, id, key = *key, texts](const Result<v1::DeleteSessionResponse>& deleted) {
+      *api.router(), exchange, "DeleteSession", request,
+      [exchange, id, key = *key,
+       texts = api.texts()](const Result<v1::DeleteSessionResponse>& deleted) {
         // The session may have given way before its text.
         const bool gone = deleted.status().code() == Code::kNotFound;
         const bool kept = (deleted.ok() || gone) && texts->Remove(key);

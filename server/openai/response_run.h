@@ -8,29 +8,21 @@
 #include <memory>
 #include <string>
 
-#include "server/http/http_exchange.h"
-#include "server/net/router.h"
-#include "server/openai/answer_form.h"
-#include "server/openai/completion_run.h"
+#include "server/openai/http_api.h"
 #include "server/openai/responses_request.h"
-#include "server/openai/stored_responses.h"
 
 namespace polysketch {
 
 class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
  public:
-  // `input`: of InputItems, for `texts`, which keeps the text of a stored response. `router`, `service`
-  // and `texts` outlive the run.
+  // `input`: of InputItems, for the text of a stored response. `api` outlives the run.
   ResponseRun(std::shared_ptr<HttpExchange> exchange, ResponseJob response, std::string input,
-              AnswerHeader header, const Router* router, ServiceContext* service,
-              StoredResponses* texts)
+              const HttpApi& api)
       : exchange_(std::move(exchange)),
         response_(std::move(response)),
         input_(std::move(input)),
-        header_(std::move(header)),
-        router_(router),
-        service_(service),
-        texts_(texts),
+        header_(api.HeaderOf(*exchange_)),
+        api_(api),
         memory_(exchange_->NewMemory(RequestPhase::kRequest)),
         held_(memory_.Hold(response_.job.MemoryBytes() + std::ssize(response_.echo) +
                            std::ssize(input_))) {}
@@ -52,17 +44,15 @@ class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
   ResponseJob response_;
   const std::string input_;
   const AnswerHeader header_;
-  const Router* const router_;
-  ServiceContext* const service_;
-  StoredResponses* const texts_;
+  const HttpApi& api_;
   HeldMemory memory_;    // of input_ and, until the CompletionRun holds it, of response_
   const Status held_;    // whether there is room
   std::string session_;  // empty: none
 };
 
-// Replies to DELETE of a stored response. `router` and `texts` outlive the request.
+// Replies to DELETE of a stored response.
 void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
-                    const Router* router, StoredResponses* texts);
+                    const HttpApi& api);
 // Each replies to GET, of a stored response and of its input_items, or returns the error. `hold`: of memory while the
 // items are values.
 Status RetrieveResponse(HttpExchange* exchange, const std::string& id, StoredResponses* texts);

@@ -272,6 +272,7 @@ Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
   ReadGeneration(&fields, &request);
   ReadResponsesText(&fields, &request);
   options.grammar.output = OutputField(body);
+  options.migrates = false;  // the state of the turn is in the store, and the session is as it was
   RefuseOthers(&fields);
   // Whether messages may be dropped where the conversation exceeds the context limit.
   const bool truncates = fields.OneOf("truncation", {"auto", "disabled"}, "disabled") == "auto";

@@ -4,45 +4,45 @@
 #include <utility>
 #include <vector>
 
+#include "base/bounded_json.h"
 #include "server/http/json_text.h"
-#include "server/openai/json_slice.h"
 
 namespace polysketch {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-using Path = std::vector<std::string>;
-
-// A field that constrains the output.
+// What a field that constrains the output has.
+enum class Source { kFormat, kSchema, kJson, kRegex, kEbnf, kChoice };
 struct OutputPath {
-  Path path;
-  bool schema = false;  // a JSON Schema
+  JsonPath path;
+  Source source = Source::kFormat;
 };
+// In the order in which they count.
 const std::vector<OutputPath>& OutputPaths() {
   static const std::vector<OutputPath> kPaths = {
-      {{"response_format", "json_schema", "schema"}, true},
+      {{"response_format", "json_schema", "schema"}, Source::kSchema},
       {{"response_format"}},
-      {{"text", "format", "schema"}, true},
-      {{"output_config", "format", "schema"}, true},
-      {{"guided_json"}, true},
-      {{"json_schema"}, true},
-      {{"guided_regex"}},
-      {{"guided_grammar"}},
-      {{"grammar"}},
-      {{"guided_choice"}},
-      {{"structured_outputs", "json"}, true},
-      {{"structured_outputs", "json_object"}},
-      {{"structured_outputs", "regex"}},
-      {{"structured_outputs", "grammar"}},
-      {{"structured_outputs", "choice"}},
+      {{"text", "format", "schema"}, Source::kSchema},
+      {{"output_config", "format", "schema"}, Source::kSchema},
+      {{"guided_json"}, Source::kSchema},
+      {{"json_schema"}, Source::kSchema},  // llama.cpp's, as grammar
+      {{"guided_regex"}, Source::kRegex},
+      {{"guided_grammar"}, Source::kEbnf},
+      {{"grammar"}, Source::kEbnf},
+      {{"guided_choice"}, Source::kChoice},
+      {{"structured_outputs", "json"}, Source::kSchema},
+      {{"structured_outputs", "json_object"}, Source::kJson},
+      {{"structured_outputs", "regex"}, Source::kRegex},
+      {{"structured_outputs", "grammar"}, Source::kEbnf},
+      {{"structured_outputs", "choice"}, Source::kChoice},
   };
   return kPaths;
 }
 
 // The value that `path` leads to; null if there is none. J: Json, or const Json.
 template <typename J>
-J* ValueAt(J* body, const Path& path) {
+J* ValueAt(J* body, const JsonPath& path) {
   for (const std::string& name : path) {
     if (!body->is_object() || !body->contains(name)) return nullptr;
     body = &body->at(name);
@@ -69,9 +69,25 @@ void ReadSchema(JsonFields* fields, const char* name, v1::StructuredOutput* outp
   output->set_json_schema(schema->get<std::string>());
 }
 
-void ReadChoices(const std::optional<std::vector<std::string>>& texts,
-                 v1::StructuredOutput* output) {
-  output->mutable_choice()->mutable_texts()->Add(texts->begin(), texts->end());
+// Reads the fields of OutputPaths that are members of `parent`; "": of the request.
+void ReadMembers(JsonFields* fields, std::string_view parent, v1::CompleteRequest* request) {
+  for (const auto& [path, source] : OutputPaths()) {
+    if (parent.empty() ? path.size() > 1 : path.front() != parent) continue;
+    const char* const name = path.back().c_str();
+    const auto output = [&] { return NewOutput(fields, name, request); };
+    if (source == Source::kSchema) {
+      if (fields->Any(name) != nullptr) ReadSchema(fields, name, output());
+    } else if (source == Source::kJson) {
+      if (fields->Bool(name).value_or(false)) output()->set_json_object(true);
+    } else if (source == Source::kChoice) {
+      if (const auto texts = fields->Strings(name))
+        output()->mutable_choice()->mutable_texts()->Add(texts->begin(), texts->end());
+    } else if (source != Source::kFormat) {
+      const auto text = fields->String(name);
+      if (!text || (text->empty() && source == Source::kEbnf && parent.empty())) continue;
+      source == Source::kRegex ? output()->set_regex(*text) : output()->set_ebnf(*text);
+    }
+  }
 }
 
 // structured_outputs.disable_any_whitespace, whichever field has the schema.
@@ -81,24 +97,6 @@ void ReadCompact(JsonFields* fields, v1::CompleteRequest* request) {
   const auto compact = object->find("disable_any_whitespace");
   if (compact != object->end() && *compact == true)
     request->mutable_structured_output()->set_compact_json(true);
-}
-
-// vLLM's structured_outputs: {"json": ...} and its like.
-void ReadStructuredOutputs(JsonFields* fields, v1::CompleteRequest* request) {
-  const Json* object = fields->Object("structured_outputs");
-  if (object == nullptr) return;
-  JsonFields inner(*object, "structured_outputs.");
-  if (inner.Any("json") != nullptr) ReadSchema(&inner, "json", NewOutput(&inner, "json", request));
-  if (inner.Bool("json_object").value_or(false))
-    NewOutput(&inner, "json_object", request)->set_json_object(true);
-  if (const auto value = inner.String("regex"))
-    NewOutput(&inner, "regex", request)->set_regex(*value);
-  if (const auto value = inner.String("grammar"))
-    NewOutput(&inner, "grammar", request)->set_ebnf(*value);
-  if (const auto value = inner.Strings("choice"))
-    ReadChoices(value, NewOutput(&inner, "choice", request));
-  inner.Bool("disable_any_whitespace");  // ReadCompact reads it
-  fields->Merge(inner.Finish());
 }
 
 // An object with a type: text, json_object or json_schema. `nested`: the field that holds name and
@@ -133,12 +131,16 @@ void ReadFormat(JsonFields* fields, const char* name, const std::string& prefix,
 }  // namespace
 
 Result<Json> ParseCompletionBody(const std::string& text) {
-  PS_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  for (const auto& [path, is_schema] : OutputPaths()) {
-    if (!is_schema) continue;
+  static const std::vector<JsonPath> kSchemas = [] {
+    std::vector<JsonPath> paths;
+    for (const auto& [path, source] : OutputPaths())
+      if (source == Source::kSchema) paths.push_back(path);
+    return paths;
+  }();
+  PS_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text, {.as_text = kSchemas}));
+  for (const JsonPath& path : kSchemas) {
     Json* const schema = ValueAt(&body, path);
-    if (schema != nullptr && (schema->is_object() || schema->is_boolean()))
-      *schema = JsonSlice(text, path).value_or("");
+    if (schema != nullptr && schema->is_boolean()) *schema = JsonText(*schema);
   }
   return body;
 }
@@ -155,18 +157,13 @@ std::string OutputField(const Json& body) {
 }
 
 void ReadGuided(JsonFields* fields, v1::CompleteRequest* request) {
-  // The second name is llama.cpp's.
-  for (const char* const name : {"guided_json", "json_schema"})
-    if (fields->Any(name) != nullptr) ReadSchema(fields, name, NewOutput(fields, name, request));
-  if (const auto value = fields->String("guided_regex"))
-    NewOutput(fields, "guided_regex", request)->set_regex(*value);
-  for (const char* const name : {"guided_grammar", "grammar"}) {
-    const auto value = fields->String(name);
-    if (value && !value->empty()) NewOutput(fields, name, request)->set_ebnf(*value);
+  ReadMembers(fields, "", request);
+  if (const Json* const object = fields->Object("structured_outputs")) {
+    JsonFields inner(*object, "structured_outputs.");
+    ReadMembers(&inner, "structured_outputs", request);
+    inner.Bool("disable_any_whitespace");  // ReadCompact reads it
+    fields->Merge(inner.Finish());
   }
-  if (const auto value = fields->Strings("guided_choice"))
-    ReadChoices(value, NewOutput(fields, "guided_choice", request));
-  ReadStructuredOutputs(fields, request);
   ReadCompact(fields, request);
 }
 

@@ -4,7 +4,6 @@
 
 #include "server/chat/chat_template.h"
 #include "server/convert/wire.h"
-#include "server/http/json_text.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/json_fields.h"
 
@@ -12,14 +11,6 @@ namespace polysketch {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string Dump(const Json& json) { return JsonText(json) + "\n"; }
-
-// Reads a request to its end: fields of vLLM that have no effect here are ignored.
-Status FinishTextRequest(JsonFields* fields) {
-  fields->Any("model");  // one model is served
-  return fields->Finish();
-}
 
 }  // namespace
 
@@ -31,9 +22,10 @@ Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model)
   if (!fields.Bool("add_special_tokens").value_or(true)) request->set_add_bos(false);
   request->set_parse_special(fields.Bool("parse_special").value_or(true));
   const bool with_pieces = fields.Bool("return_token_strs").value_or(false);
-  PS_RETURN_IF_ERROR(FinishTextRequest(&fields));
+  fields.Any("model");  // one model is served
+  PS_RETURN_IF_ERROR(fields.Finish());
   const auto to_body = [max_tokens = MaxModelTokens(model),
-                        with_pieces](const grpc::ByteBuffer& bytes) -> Result<std::string> {
+                        with_pieces](const grpc::ByteBuffer& bytes) -> Result<Json> {
     v1::TokenizeResponse response;
     PS_RETURN_IF_ERROR(ParseMessage(bytes, &response));
     Json json;
@@ -41,7 +33,7 @@ Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model)
     json["max_model_len"] = max_tokens;
     json["tokens"] = response.tokens();
     if (with_pieces) json["token_strs"] = response.pieces();
-    return Dump(json);
+    return json;
   };
   return TextJob{"Tokenize", std::move(request), to_body};
 }
@@ -53,16 +45,17 @@ Result<TextJob> ToDetokenizeJob(const std::string& body, const ServedModel&) {
   (void)fields.Needed("tokens", "an array of token ids");
   if (const auto ids = fields.Integers("tokens"))
     request->mutable_tokens()->Assign(ids->begin(), ids->end());
-  PS_RETURN_IF_ERROR(FinishTextRequest(&fields));
-  const auto to_body = [](const grpc::ByteBuffer& bytes) -> Result<std::string> {
+  fields.Any("model");  // one model is served
+  PS_RETURN_IF_ERROR(fields.Finish());
+  const auto to_body = [](const grpc::ByteBuffer& bytes) -> Result<Json> {
     v1::DetokenizeResponse response;
     PS_RETURN_IF_ERROR(ParseMessage(bytes, &response));
-    return Dump({{"prompt", response.text()}});
+    return Json{{"prompt", response.text()}};
   };
   return TextJob{"Detokenize", std::move(request), to_body};
 }
 
-Result<std::string> TokenizerInfoJson(const ServedModel& model) {
+Result<Json> TokenizerInfoJson(const ServedModel& model) {
   PS_RETURN_IF_ERROR(RequireTokenizer(model.rules, "tokenizer_info"));
   const Tokenizer& tokenizer = *model.rules.tokenizer;
   const auto piece = [&](int id) {
@@ -77,7 +70,7 @@ Result<std::string> TokenizerInfoJson(const ServedModel& model) {
   json["add_bos_token"] = model.rules.add_bos;
   json["chat_template"] =
       model.chat_template == nullptr ? Json() : Json(model.chat_template->source());
-  return Dump(json);
+  return json;
 }
 
 Json ModelJson(const std::string& name, int64_t created, const ServedModel& model) {

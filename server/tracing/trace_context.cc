@@ -4,7 +4,7 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "server/convert/random_bits.h"
+#include "server/convert/request_id.h"
 
 namespace polysketch {
 namespace {

@@ -72,6 +72,20 @@ TEST(BoundedJson, KeysMayBeUnique) {
   EXPECT_TRUE(ParseJson(R"([{"a": 1}, {"a": 1}])", {.unique_keys = true}).ok());
 }
 
+TEST(BoundedJson, ObjectsBecomeTheirText) {
+  const std::vector<JsonPath> paths = {{"a", "b"}, {"c"}};
+  const auto parse = [&](const char* text) {
+    return ParseJson<ordered_json>(text, {.as_text = paths})->dump();
+  };
+  EXPECT_EQ(
+      parse(R"({"a": {"b": { "x" : [1.10, "a \" b"] } }, "c": [1], "b": {"c": {"y": 1.10}}})"),
+      R"({"a":{"b":"{\"x\":[1.10,\"a \\\" b\"]}"},"c":[1],"b":{"c":{"y":1.1}}})");
+  EXPECT_EQ(parse(R"({"a": [{"b": {}}], "\u0063": {"c": { }}})"),
+            R"({"a":[{"b":{}}],"c":"{\"c\":{}}"})");
+  EXPECT_EQ(parse(R"({"c": {"d": 1}, "c": {"e": 1e1}})"), R"({"c":"{\"e\":1e1}"})");
+  EXPECT_EQ(parse(R"({"c": true})"), R"({"c":true})");
+}
+
 // A random value as text; sizes favour small ones.
 std::string RandomText(std::mt19937* random, int depth) {
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>((*random)() % n); };

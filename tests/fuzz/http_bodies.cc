@@ -2,7 +2,7 @@
 // that the RPCs accept or refuse.
 //
 // The first byte selects the path: 0 to 5.
-#include "server/anthropic/messages_request.h"
+#include "server/anthropic/messages.h"
 #include "server/chat/chat_template.h"
 #include "server/convert/wire.h"
 #include "server/openai/chat_request.h"

@@ -5,8 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/anthropic/messages_form.h"
-#include "server/anthropic/messages_request.h"
+#include "server/anthropic/messages.h"
 #include "tests/server/openai/chat_fixture.h"
 
 namespace polysketch {

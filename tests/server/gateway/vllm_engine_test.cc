@@ -8,7 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "server/gateway/tokenizer_archive.h"
+#include "base/hex.h"
+#include "server/credentials/api_keys.h"
 #include "tests/server/rpc/server_fixture.h"
 #include "vllm_engine.grpc.pb.h"
 
@@ -236,7 +237,7 @@ TEST_F(VllmEngineTest, TheTokenizerArrivesInChunks) {
   std::ofstream(folder / "chat_template.jinja", std::ios::binary) << "{{ messages }}";
   ASSERT_TRUE(get(&archive, &sum, &chunks).ok());
   EXPECT_GE(chunks, 4);
-  EXPECT_EQ(sum, Sha256Hex(archive));
+  EXPECT_EQ(sum, HexDigits(Sha256Of(archive)));
   // Python reads what the archive holds.
   std::ofstream(folder / "archive.zip", std::ios::binary) << archive;
   const std::string check = StrCat(

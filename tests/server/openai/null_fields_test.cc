@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "server/anthropic/messages_request.h"
+#include "server/anthropic/messages.h"
 #include "server/http/json_text.h"
 #include "server/openai/response_items.h"
 #include "server/openai/responses_request.h"
