@@ -9,18 +9,19 @@ _STEP_TOKENS = 512  # of a prefill step, as ours
 
 def command(
     program: pathlib.Path, model: pathlib.Path, options: list[str], context: int, batches: list[int],
-    decode_tokens: int, threads: int,
+    decode_tokens: int, threads: int, shared_prompt: bool = True,
 ) -> list[str]:
     """The command line that measures a prefill of `context` tokens and decoding after it, for each batch.
 
-    The sequences of a batch share the prompt, whose keys and values are stored once: memory for 32 prompts of 32,768 tokens
-    would not do, and a shared one is what costs the program least. A prompt has at least one token.
+    With `shared_prompt` the sequences of a batch have the prompt in common, whose keys and values are stored and read once: that
+    costs the program least. Otherwise each has a prompt of its own. A prompt has at least one token.
     """
     prompt = max(context, 1)
-    cells = prompt + max(batches) * decode_tokens + 16
+    cells = prompt * (1 if shared_prompt else max(batches)) + max(batches) * decode_tokens + 16
     program, model = (pathlib.Path(path).resolve() for path in (program, model))  # `measure` runs it in another folder
     result = [program, "-m", model, "-c", cells, "-b", 2048, "-ub", _STEP_TOKENS, "-t", threads, "-tb", threads]
-    result += ["-npp", prompt, "-ntg", decode_tokens, "-npl", ",".join(map(str, batches)), "-pps", *options]
+    result += ["-npp", prompt, "-ntg", decode_tokens, "-npl", ",".join(map(str, batches))]
+    result += [*(["-pps"] if shared_prompt else []), *options]
     return [str(part) for part in result]
 
 

@@ -110,13 +110,15 @@ class Package:
 class Program:
     """A llama-batched-bench."""
 
-    def __init__(self, name: str, program: pathlib.Path, options: str, path: pathlib.Path, threads: int):
+    def __init__(self, name: str, program: pathlib.Path, options: str, path: pathlib.Path, args: argparse.Namespace):
         self.name, self.version = name, f"{name}: {program} {options}"
-        self._program, self._options, self._path, self._threads = program, shlex.split(options), path, threads
+        self._program, self._options, self._path = program, shlex.split(options), path
+        self._threads, self._shared_prompt = args.threads, not args.own_prompts
 
     def measure(self, context: int, batches: list[int]) -> tuple[float, dict[int, float]]:
         command = batched_bench.command(
-            self._program, self._path, self._options, context, batches, DECODE_TOKENS, self._threads
+            self._program, self._path, self._options, context, batches, DECODE_TOKENS, self._threads,
+            self._shared_prompt,
         )
         return batched_bench.measure(command, batches)
 
@@ -186,6 +188,8 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--ik", type=pathlib.Path, metavar="PATH",
                         help="llama-batched-bench of ik_llama.cpp, which is measured too")
     parser.add_argument("--ik-options", default="-fa 1 -rtr", help="further options of it (default: %(default)s)")
+    parser.add_argument("--own-prompts", action="store_true",
+                        help="the peers' sequences have a prompt each, as ours have; otherwise they share one, which is read once")
     parser.add_argument("--out", type=pathlib.Path, help="JSON of every row")
     return parser.parse_args()
 
@@ -198,11 +202,11 @@ def main() -> None:
         if not args.ik:
             raise SystemExit("bench/peer: expected --ik PATH with --llama none, found no peer")
     elif args.llama:
-        programs.append(Program("llama.cpp", args.llama, args.llama_options, peer_model, args.threads))
+        programs.append(Program("llama.cpp", args.llama, args.llama_options, peer_model, args))
     else:
         programs.append(Package(peer_model, args.threads))
     if args.ik:
-        programs.append(Program("ik_llama.cpp", args.ik, args.ik_options, peer_model, args.threads))
+        programs.append(Program("ik_llama.cpp", args.ik, args.ik_options, peer_model, args))
     print(f"{'; '.join(program.version for program in programs)}; peers: {peer_model.name}; by turns")
     names = [program.name for program in programs]
     head = ["stage", "context", "batch", *names, *(f"ratio to {name}" for name in names[1:])]

@@ -47,6 +47,9 @@ class BatchedBenchTest(support.ToolTest):
         self.assertEqual(line[line.index("-npl") + 1], "1,8")
         self.assertGreaterEqual(int(line[line.index("-c") + 1]), 1 + 8 * 64)
         self.assertEqual(line[-3:], ["-pps", "-fa", "1"])
+        line = batched_bench.command("bench", "model.gguf", ["-fa", "1"], 512, [1, 8], 64, 2, shared_prompt=False)
+        self.assertGreaterEqual(int(line[line.index("-c") + 1]), 8 * (512 + 64))
+        self.assertNotIn("-pps", line)
 
     def test_measure(self):
         prefill, decode = batched_bench.measure([self.program(_OUTPUT)], [1, 8])
