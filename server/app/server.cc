@@ -260,8 +260,6 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerConfig& config, Metric
   std::unique_ptr<Server> server(new Server(config, metrics, std::move(guard), std::move(spans)));
   server->certificates_ = std::move(certificates);
   server->scrape_ = server->NewScrape(config);
-  server->metrics_page_ =
-      std::make_unique<MetricsPage>([&server = *server] { return server.CollectMetrics(); });
   if (!config.metrics_listen.empty()) PS_RETURN_IF_ERROR(server->StartMetrics(config));
   if (!config.http_listen.empty()) PS_RETURN_IF_ERROR(server->StartHttp(config));
   PS_RETURN_IF_ERROR(server->StartGrpc(config));
@@ -308,7 +306,7 @@ Status Server::StartMetrics(const ServerConfig& config) {
   Result<std::unique_ptr<HttpServer>> http =
       HttpServer::Start(config.metrics_listen, kMetricsLimits, std::move(guards),
                         [this](const std::shared_ptr<HttpExchange>& exchange) {
-                          metrics_page_->Handle(exchange.get());
+                          HandleMetrics(exchange.get(), [this] { return CollectMetrics(); });
                         });
   if (!http.ok()) return Prefixed("--metrics-listen: ", http.status());
   metrics_http_ = *std::move(http);
@@ -342,17 +340,16 @@ Status Server::StartHttp(const ServerConfig& config) {
       .certificates = certificates_.get(),
       .memory = &memory_,
       .refusals = &refusals_};
-  Result<std::unique_ptr<HttpServer>> http =
-      HttpServer::Start(config.http_listen, limits, std::move(guards),
-                        [this](const std::shared_ptr<HttpExchange>& exchange) {
-                          if (IsPreflight(exchange->request())) return ReplyPreflight(*exchange);
-                          if (exchange->request().path == "*") return ReplyMethods(*exchange);
-                          if (exchange->request().path == kMetricsPath)
-                            return metrics_page_->Handle(exchange.get());
-                          if (HandleOpenAi(*api_, exchange) || HandleAnthropic(*api_, exchange))
-                            return;
-                          page_->Handle(exchange);
-                        });
+  Result<std::unique_ptr<HttpServer>> http = HttpServer::Start(
+      config.http_listen, limits, std::move(guards),
+      [this](const std::shared_ptr<HttpExchange>& exchange) {
+        if (IsPreflight(exchange->request())) return ReplyPreflight(*exchange);
+        if (exchange->request().path == "*") return ReplyMethods(*exchange);
+        if (exchange->request().path == kMetricsPath)
+          return HandleMetrics(exchange.get(), [this] { return CollectMetrics(); });
+        if (HandleOpenAi(*api_, exchange) || HandleAnthropic(*api_, exchange)) return;
+        page_->Handle(exchange);
+      });
   if (!http.ok()) return Prefixed("--http-listen: ", http.status());
   http_ = *std::move(http);
   return Status();

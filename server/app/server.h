@@ -31,7 +31,6 @@ class ScrapeMetrics;
 class HttpServer;
 struct AllowedHosts;
 struct HttpRequest;
-class MetricsPage;
 class HttpApi;
 class StatusPage;
 
@@ -100,11 +99,10 @@ class Server {
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<ScrapeMetrics> scrape_;
-  std::unique_ptr<MetricsPage> metrics_page_;
-  std::unique_ptr<HttpServer> metrics_http_;  // its thread uses the two members above
+  std::unique_ptr<HttpServer> metrics_http_;  // its thread uses the member above
   std::unique_ptr<StatusPage> page_;
   std::unique_ptr<HttpApi> api_;
-  std::unique_ptr<HttpServer> http_;  // its thread uses the two members above, and metrics_page_
+  std::unique_ptr<HttpServer> http_;  // its thread uses the two members above, and scrape_
   std::string address_;
   std::string metrics_address_;
   std::mutex health_mutex_;  // held to change what ready() returns, and to tell health

@@ -34,12 +34,13 @@ std::string Gzip(const std::string& text) {
 
 }  // namespace
 
-void MetricsPage::Handle(HttpExchange* exchange) const {
+void HandleMetrics(HttpExchange* exchange,
+                   const std::function<std::vector<prometheus::MetricFamily>()>& collect) {
   const HttpRequest& request = exchange->request();
   if (request.path != kMetricsPath) return ReplyNoSuchPath(exchange);
   if (!CheckMethod(exchange, "GET")) return;
   constexpr char kType[] = "text/plain; charset=utf-8";
-  std::string text = prometheus::TextSerializer().Serialize(collect_());
+  std::string text = prometheus::TextSerializer().Serialize(collect());
   if (request.Header("Accept-Encoding").find("gzip") == std::string_view::npos)
     return exchange->Reply(200, kType, std::move(text));
   exchange->Reply(200, kType, Gzip(text), {{"Content-Encoding", "gzip"}});

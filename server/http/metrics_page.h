@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -14,17 +13,8 @@ namespace polysketch {
 
 inline constexpr std::string_view kMetricsPath = "/metrics";
 
-class MetricsPage {
- public:
-  using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
-
-  explicit MetricsPage(Collect collect) : collect_(std::move(collect)) {}
-
-  // Answers any request. Compresses the page if the client accepts gzip.
-  void Handle(HttpExchange* exchange) const;
-
- private:
-  const Collect collect_;
-};
+// Answers any request with what `collect` returns. Compresses the page if the client accepts gzip.
+void HandleMetrics(HttpExchange* exchange,
+                   const std::function<std::vector<prometheus::MetricFamily>()>& collect);
 
 }  // namespace polysketch

@@ -11,24 +11,18 @@ int HexDigit(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// The byte that the escape at `text[i]`, a %, stands for.
-std::optional<char> Unescaped(std::string_view text, size_t i) {
-  if (i + 2 >= text.size()) return std::nullopt;
-  const int high = HexDigit(text[i + 1]), low = HexDigit(text[i + 2]);
-  if (high < 0 || low < 0) return std::nullopt;
-  return static_cast<char>(high * 16 + low);
-}
-
-std::optional<std::string> DecodedValue(std::string_view text) {
+// `space`: the character that is a space in the text too.
+std::optional<std::string> Unescaped(std::string_view text, char space = ' ') {
   std::string value;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
-      value.push_back(text[i] == '+' ? ' ' : text[i]);
+      value.push_back(text[i] == space ? ' ' : text[i]);
       continue;
     }
-    const std::optional<char> byte = Unescaped(text, i);
-    if (!byte.has_value()) return std::nullopt;
-    value.push_back(*byte);
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = HexDigit(text[i + 1]), low = HexDigit(text[i + 2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    value.push_back(static_cast<char>(high * 16 + low));
     i += 2;
   }
   return value;
@@ -44,8 +38,9 @@ std::optional<std::vector<std::pair<std::string, std::string>>> DecodedQuery(
     query.remove_prefix(std::min(query.size(), part.size() + 1));
     if (part.empty()) continue;
     const size_t equals = std::min(part.find('='), part.size());
-    std::optional<std::string> name = DecodedValue(part.substr(0, equals));
-    std::optional<std::string> value = DecodedValue(part.substr(std::min(equals + 1, part.size())));
+    std::optional<std::string> name = Unescaped(part.substr(0, equals), '+');
+    std::optional<std::string> value =
+        Unescaped(part.substr(std::min(equals + 1, part.size())), '+');
     if (!name.has_value() || !value.has_value()) return std::nullopt;
     parameters.emplace_back(*std::move(name), *std::move(value));
   }
@@ -53,21 +48,11 @@ std::optional<std::vector<std::pair<std::string, std::string>>> DecodedQuery(
 }
 
 std::optional<std::string> DecodedPath(std::string_view target) {
-  target = target.substr(0, target.find_first_of("?#"));
+  const auto text = Unescaped(target.substr(0, target.find_first_of("?#")));
+  if (!text.has_value()) return std::nullopt;
   std::string path = "/";
-  const auto add = [&path](char c) {
+  for (const char c : *text)
     if (c != '/' || path.back() != '/') path.push_back(c);
-  };
-  for (size_t i = 0; i < target.size(); ++i) {
-    if (target[i] != '%') {
-      add(target[i]);
-      continue;
-    }
-    const std::optional<char> byte = Unescaped(target, i);
-    if (!byte.has_value()) return std::nullopt;
-    add(*byte);
-    i += 2;
-  }
   if (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
 }

@@ -136,12 +136,13 @@ void SetChatPrompt(const std::vector<int32_t>& ids, CompletionJob* job) {
   job->common.mutable_prompt()->mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
 }
 
-Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptions& options,
+Status SetConversation(std::vector<ChatMessage> messages, ChatOptions options,
                        const ServedModel& model, CompletionJob* job) {
   v1::CompleteRequest* const request = &job->common;
   PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
   job->options.turn_ends = chat_template->stops();
   request->mutable_stop()->Add(chat_template->stops().begin(), chat_template->stops().end());
+  PS_RETURN_IF_ERROR(WriteTools(model, /*begins=*/true, &messages, &options));
   std::vector<int64_t> beginnings;
   PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       chat_template->Encode(messages, options, &beginnings));
@@ -167,8 +168,7 @@ Status WriteTools(const ServedModel& model, bool begins, std::vector<ChatMessage
 Status SetChat(std::vector<ChatMessage> messages, ChatOptions options, ToolUse tools,
                const ReasoningUse& reasoning, const ServedModel& model, CompletionJob* job) {
   options.tools = std::move(tools.list);
-  PS_RETURN_IF_ERROR(WriteTools(model, /*begins=*/true, &messages, &options));
-  PS_RETURN_IF_ERROR(SetConversation(messages, options, model, job));
+  PS_RETURN_IF_ERROR(SetConversation(std::move(messages), std::move(options), model, job));
   v1::Prompt* const prompt = job->common.mutable_prompt();
   const int tokens = prompt->tokens().ids_size();
   TruncatePrompt(model, *job, prompt);
@@ -222,22 +222,15 @@ Result<CompletionJob> ToChatJob(const Json& body, const ServedModel& model, chat
   CompletionJob job;
   JsonFields fields(body);
   v1::CompleteRequest& request = job.common;
-  job.options.model = fields.String("model").value_or("");
-  ReadStreaming(&fields, &job.options);
-  ReadGeneration(&fields, &request);
-  ReadResponseFormat(&fields, &request);
-  job.options.grammar.output = OutputField(body);
+  ReadCompletion(&fields, body, &job);
   ReadLogprobs(&fields, &job.options, &request);
   ReadPromptLogprobs(&fields, &job.options, &request);
   ChatOptions options = ReadChatOptions(&fields);
   options.hold = std::move(hold);
   ReadMaxTokens(&fields, {"n_predict", "max_tokens", "max_completion_tokens"}, &request);
-  ReadTokenIds(&fields, &job.options);
   const bool echo = fields.Bool("echo").value_or(false);
   if (fields.Bool("add_special_tokens").value_or(false))
     fields.Fail("add_special_tokens", "expected false: the template writes control pieces");
-  job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));
-  request.set_n(job.options.choices);
   const std::string template_text = fields.String("chat_template").value_or("");
   ToolUse tools = ReadTools(&fields);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/false, &options);

@@ -37,9 +37,9 @@ Result<ChatMessage> ToChatMessage(const nlohmann::ordered_json& object, const st
 void ReadTemplateVariables(JsonFields* fields, ChatOptions* options);
 // Sets the prompt of a chat.
 void SetChatPrompt(const std::vector<int32_t>& ids, CompletionJob* job);
-// The same of a whole conversation. The prefix cache stores the states where other conversations may go on
+// The same of a whole conversation, with its tools. The prefix cache stores the states where other conversations may go on
 // in another way, unless the request names others.
-Status SetConversation(const std::vector<ChatMessage>& messages, const ChatOptions& options,
+Status SetConversation(std::vector<ChatMessage> messages, ChatOptions options,
                        const ServedModel& model, CompletionJob* job);
 
 // Writes tools into the messages (DescribeTools) for a model whose template takes none, unless --tool-format names a

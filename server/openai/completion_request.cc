@@ -7,7 +7,6 @@
 
 #include "server/convert/request_id.h"
 #include "server/convert/status_map.h"
-#include "server/openai/structured_output.h"
 
 namespace polysketch {
 namespace {
@@ -15,6 +14,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+
+// Adds values that are there to a field of a message.
+template <typename Values, typename Field>
+void Add(const std::optional<Values>& values, Field* field) {
+  if (values.has_value()) field->Add(values->begin(), values->end());
+}
 
 void ReadLogitBias(JsonFields* fields, v1::Sampling* sampling) {
   const Json* biases = fields->Object("logit_bias");
@@ -50,8 +55,7 @@ void ReadSampling(JsonFields* fields, v1::Sampling* sampling) {
   if (const auto value = fields->Integer("seed", -kMaxInt64 - 1, kMaxInt64))
     sampling->set_seed(static_cast<uint64_t>(*value));
   ReadLogitBias(fields, sampling);
-  if (const auto words = fields->Strings("bad_words"))
-    sampling->mutable_bad_words()->Add(words->begin(), words->end());
+  Add(fields->Strings("bad_words"), sampling->mutable_bad_words());
   if (const auto ids = fields->Integers("allowed_token_ids")) {
     sampling->mutable_allowed_token_ids()->Add(ids->begin(), ids->end());
     if (ids->empty()) fields->Fail("allowed_token_ids", "expected at least one id, found none");
@@ -70,8 +74,7 @@ void ReadCache(JsonFields* fields, v1::CompleteRequest* request) {
   JsonFields cache(*object, "cache.");
   if (const auto read = cache.Bool("read")) request->mutable_cache()->set_read(*read);
   if (const auto write = cache.Bool("write")) request->mutable_cache()->set_write(*write);
-  if (const auto points = cache.Integers("points"))
-    request->mutable_cache()->mutable_points()->Add(points->begin(), points->end());
+  Add(cache.Integers("points"), request->mutable_cache()->mutable_points());
   fields->Merge(cache.Finish());
 }
 
@@ -131,6 +134,15 @@ Status TokenizePrompts(const ServedModel& model, bool add_bos, CompletionJob* jo
   return Status();
 }
 
+// Reads return_token_ids, return_tokens_as_token_ids and truncate_prompt_tokens.
+void ReadTokenIds(JsonFields* fields, CompletionOptions* options) {
+  options->token_ids = fields->Bool("return_token_ids").value_or(false);
+  options->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
+  options->truncate_prompt = fields->Integer("truncate_prompt_tokens", -1, kMaxInt32);
+  if (options->truncate_prompt == 0)
+    fields->Fail("truncate_prompt_tokens", "expected -1, or 1 or more, found 0");
+}
+
 }  // namespace
 
 int64_t MaxModelTokens(const ServedModel& model) {
@@ -152,14 +164,6 @@ void ReadMaxTokens(JsonFields* fields, std::initializer_list<const char*> names,
       request->set_max_tokens(static_cast<int32_t>(*limit));
     }
   }
-}
-
-void ReadTokenIds(JsonFields* fields, CompletionOptions* options) {
-  options->token_ids = fields->Bool("return_token_ids").value_or(false);
-  options->tokens_as_ids = fields->Bool("return_tokens_as_token_ids").value_or(false);
-  options->truncate_prompt = fields->Integer("truncate_prompt_tokens", -1, kMaxInt32);
-  if (options->truncate_prompt == 0)
-    fields->Fail("truncate_prompt_tokens", "expected -1, or 1 or more, found 0");
 }
 
 void ReadPromptLogprobs(JsonFields* fields, CompletionOptions* options,
@@ -184,10 +188,8 @@ void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prom
 
 void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
   ReadSampling(fields, request->mutable_sampling());
-  if (const auto stops = fields->Strings("stop"))
-    request->mutable_stop()->Add(stops->begin(), stops->end());
-  if (const auto ids = fields->Integers("stop_token_ids"))
-    request->mutable_stop_token_ids()->Add(ids->begin(), ids->end());
+  Add(fields->Strings("stop"), request->mutable_stop());
+  Add(fields->Integers("stop_token_ids"), request->mutable_stop_token_ids());
   if (const auto value = fields->Bool("ignore_eos")) request->set_ignore_eos(*value);
   if (const auto value = fields->Integer("min_tokens", 0, kMaxInt32))
     request->set_min_tokens(static_cast<int32_t>(*value));
@@ -226,6 +228,17 @@ void ReadStreaming(JsonFields* fields, CompletionOptions* options) {
   fields->Merge(stream_options.Finish());
 }
 
+void ReadCompletion(JsonFields* fields, const Json& body, CompletionJob* job) {
+  job->options.model = fields->String("model").value_or("");
+  ReadStreaming(fields, &job->options);
+  ReadGeneration(fields, &job->common);
+  ReadResponseFormat(fields, &job->common);
+  job->options.grammar.output = OutputField(body);
+  ReadTokenIds(fields, &job->options);
+  job->options.choices = static_cast<int>(fields->Integer("n", 1, 64).value_or(1));
+  job->common.set_n(job->options.choices);
+}
+
 v1::CompleteRequest CompletionJob::Request(size_t call) const {
   v1::CompleteRequest request = common;
   if (!prompts.empty()) *request.mutable_prompt() = prompts[call];
@@ -242,16 +255,10 @@ Result<CompletionJob> ToCompletionJob(const Json& body, const ServedModel* model
   CompletionJob job;
   JsonFields fields(body);
   v1::CompleteRequest& common = job.common;
-  job.options.model = fields.String("model").value_or("");
-  ReadStreaming(&fields, &job.options);
-  ReadGeneration(&fields, &common);
-  ReadResponseFormat(&fields, &common);
-  job.options.grammar.output = OutputField(body);
+  ReadCompletion(&fields, body, &job);
   ReadSession(&fields, &common);
   common.set_max_tokens(16);
   ReadMaxTokens(&fields, {"n_predict", "max_tokens"}, &common);
-  job.options.choices = static_cast<int>(fields.Integer("n", 1, 64).value_or(1));
-  common.set_n(job.options.choices);
   if (const auto value = fields.Integer("best_of", 1, 64))
     common.set_best_of(static_cast<int32_t>(*value));
   if (const auto value = fields.Integer("logprobs", 0, 20)) {
@@ -263,7 +270,6 @@ Result<CompletionJob> ToCompletionJob(const Json& body, const ServedModel* model
   ReadPromptLogprobs(&fields, &job.options, &common);
   if (const auto value = fields.Integer("logprobs_from", 0, kMaxInt64))
     common.set_logprobs_from(*value);
-  ReadTokenIds(&fields, &job.options);
   const bool add_bos = fields.Bool("add_special_tokens").value_or(true);
   // The token says everything else.
   if (!common.resume_token().empty()) {

@@ -15,8 +15,8 @@
 #include "server/chat/reasoning.h"
 #include "server/chat/tool_parser.h"
 #include "server/convert/status_map.h"
-#include "server/openai/grammar_error.h"
 #include "server/openai/json_fields.h"
+#include "server/openai/structured_output.h"
 #include "server/rpc/served_model.h"
 
 namespace polysketch {
@@ -77,8 +77,6 @@ int64_t MaxModelTokens(const ServedModel& model);
 // Reads the limit of the output; of several names the last that is there counts.
 void ReadMaxTokens(JsonFields* fields, std::initializer_list<const char*> names,
                    v1::CompleteRequest* request);
-// Reads return_token_ids, return_tokens_as_token_ids and truncate_prompt_tokens.
-void ReadTokenIds(JsonFields* fields, CompletionOptions* options);
 // Reads prompt_logprobs. The limits of the response, logprobs and echo of the request are read.
 void ReadPromptLogprobs(JsonFields* fields, CompletionOptions* options,
                         v1::CompleteRequest* request);
@@ -88,6 +86,8 @@ void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prom
 // Reads the sampling parameters, stop conditions, priority and use of the prefix cache: the fields
 // that the endpoints have in common.
 void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request);
+// Reads what text completions and chat completions have in common beside the prompt.
+void ReadCompletion(JsonFields* fields, const nlohmann::ordered_json& body, CompletionJob* job);
 // Reads session, expected_position and resume_token.
 void ReadSession(JsonFields* fields, v1::CompleteRequest* request);
 // Reads stream and stream_options.

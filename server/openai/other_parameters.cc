@@ -31,83 +31,72 @@ constexpr std::string_view kIgnored[] = {
     // KoboldAI, OpenRouter
     "mode", "models"};
 
-// Of another endpoint, where an endpoint does not read them; more are in kRefused.
-constexpr std::string_view kOfOthers[] = {
-    // completions and chat completions
-    "chat_template", "documents", "echo", "max_completion_tokens", "max_tokens", "messages",
-    "logprobs", "prompt_logprobs", "prompt", "response_format", "return_token_ids",
-    "return_tokens_as_token_ids", "truncate_prompt_tokens", "resume_token", "session", "tools",
-    // responses and messages
-    "input", "instructions", "max_output_tokens", "previous_response_id", "text", "stop_sequences",
-    "system"};
-
-constexpr std::string_view kNoSampler = "the server has no such sampler";
-constexpr std::string_view kTextOnly = "the model generates text only";
-constexpr std::string_view kNoTools = "the server runs no tools";
-constexpr std::string_view kNoGaps = "the model continues text and does not fill gaps";
-constexpr std::string_view kNoParameter = "the server has no such parameter";
-constexpr std::string_view kOfAnother = "it is a parameter of another endpoint";
-
-constexpr OtherParameter kRefused[] = {
-    // OpenAI
-    {"audio", kTextOnly},
-    {"modalities", kTextOnly, R"(["text"])"},
-    {"prediction", kTextOnly},
-    {"web_search_options", kNoTools},
-    {"functions", "the field of tools is `tools`"},
-    {"function_call", "the field of tools is `tools`", R"("none" "auto")"},
-    {"max_tool_calls", kNoTools},
-    {"background", "a response is made while its client waits"},
-    {"conversation", kNoParameter},
-    {"truncation", "the server drops no turns", R"("disabled")"},
-    {"suffix", kNoGaps},
-    // Anthropic
-    {"container", kNoTools},
-    {"mcp_servers", kNoTools},
-    {"context_management", "the server removes nothing from a conversation"},
-    // vLLM
-    {"use_beam_search", kNoSampler},
-    {"length_penalty", kNoSampler, "1 1.0"},
-    {"logits_processors", kNoSampler},
-    {"vllm_xargs", kNoSampler},
-    {"repetition_detection", kNoSampler},
-    {"guided_whitespace_pattern", "the grammar of JSON has its own white space"},
-    {"thinking_token_budget", "reasoning has no limit of its own", "-1"},
-    {"prompt_embeds", "the prompt is text or token ids"},
-    {"kv_transfer_params", kNoParameter},
-    // llama.cpp
-    {"dry_multiplier", kNoSampler, "0 0.0"},
-    {"dynatemp_range", kNoSampler, "0 0.0"},
-    {"mirostat", kNoSampler, "0"},
-    {"typical_p", kNoSampler, "1 1.0"},
-    {"xtc_probability", kNoSampler, "0 0.0"},
-    {"top_n_sigma", kNoSampler, "-1 -1.0 0 0.0"},
-    {"min_keep", kNoSampler, "0 1"},
-    {"samplers", "the order of samplers is fixed"},
-    {"penalize_nl", kNoSampler},
-    {"t_max_predict_ms", "an output has no limit of time", "0 -1"},
-    {"n_indent", kNoSampler, "0"},
-    {"post_sampling_probs", "log-probabilities are those of the model"},
-    {"n_probs", "the field of log-probabilities is `logprobs`", "0"},
-    {"grammar_lazy", "a grammar binds from the first token"},
-    {"grammar_triggers", "a grammar binds from the first token"},
-    {"lora", "the server has no adapters"},
-    {"image_data", "the model reads text only"},
-    {"input_prefix", kNoGaps},
-    {"input_suffix", kNoGaps},
-    {"input_extra", kNoGaps},
-    // KoboldAI, text-generation-webui
-    {"top_a", kNoSampler, "0 0.0"},
-    {"tfs_z", kNoSampler, "1 1.0"},
-    {"adaptive_target", kNoSampler, "-1 -1.0"},
-    // Where an endpoint does not read them.
-    {"best_of", kOfAnother, "1"},
-    {"add_special_tokens", kOfAnother, "true"},
-    {"n", kOfAnother, "1"},
-    {"n_predict", kOfAnother, "-1"},
-    {"parallel_tool_calls", kOfAnother, "true"},
-    {"tool_choice", kOfAnother, R"("none" "auto")"},
+struct RefusedParameters {
+  std::string_view why;
+  std::vector<std::string_view> parameters;  // NAME, or NAME=OFF
 };
+
+// By the reason; docs/openai-api.md lists them by the servers that have them.
+std::vector<RefusedParameters> AllRefused() {
+  return {
+      {"the server has no such sampler",
+       {"use_beam_search", "length_penalty=1 1.0", "logits_processors", "vllm_xargs",
+        "repetition_detection", "dry_multiplier=0 0.0", "dynatemp_range=0 0.0", "mirostat=0",
+        "typical_p=1 1.0", "xtc_probability=0 0.0", "top_n_sigma=-1 -1.0 0 0.0", "min_keep=0 1",
+        "penalize_nl", "n_indent=0", "top_a=0 0.0", "tfs_z=1 1.0", "adaptive_target=-1 -1.0"}},
+      {"the model generates text only", {"audio", "modalities=[\"text\"]", "prediction"}},
+      {"the model reads text only", {"image_data"}},
+      {"the model continues text and does not fill gaps",
+       {"suffix", "input_prefix", "input_suffix", "input_extra"}},
+      {"the server runs no tools",
+       {"web_search_options", "max_tool_calls", "container", "mcp_servers"}},
+      {"the field of tools is `tools`", {"functions", "function_call=\"none\" \"auto\""}},
+      {"the server has no such parameter", {"conversation", "kv_transfer_params"}},
+      {"a response is made while its client waits", {"background"}},
+      {"the server drops no turns", {"truncation=\"disabled\""}},
+      {"the server removes nothing from a conversation", {"context_management"}},
+      {"the grammar of JSON has its own white space", {"guided_whitespace_pattern"}},
+      {"a grammar binds from the first token", {"grammar_lazy", "grammar_triggers"}},
+      {"reasoning has no limit of its own", {"thinking_token_budget=-1"}},
+      {"the prompt is text or token ids", {"prompt_embeds"}},
+      {"the order of samplers is fixed", {"samplers"}},
+      {"an output has no limit of time", {"t_max_predict_ms=0 -1"}},
+      {"log-probabilities are those of the model", {"post_sampling_probs"}},
+      {"the field of log-probabilities is `logprobs`", {"n_probs=0"}},
+      {"the server has no adapters", {"lora"}},
+      // Where an endpoint does not read them.
+      {"it is a parameter of another endpoint",
+       {"best_of=1",
+        "add_special_tokens=true",
+        "n=1",
+        "n_predict=-1",
+        "parallel_tool_calls=true",
+        "tool_choice=\"none\" \"auto\"",
+        "chat_template",
+        "documents",
+        "echo",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "logprobs",
+        "prompt_logprobs",
+        "prompt",
+        "response_format",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
+        "truncate_prompt_tokens",
+        "resume_token",
+        "session",
+        "tools",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "previous_response_id",
+        "text",
+        "stop_sequences",
+        "system"}},
+  };
+}
 
 bool IsOff(const Json& value, std::string_view off) {
   if (value == false || (value.is_structured() && value.empty())) return true;
@@ -136,9 +125,14 @@ std::string WithoutIndices(const std::string& name) {
 
 std::span<const OtherParameter> OtherParameters() {
   static const std::vector<OtherParameter> kAll = [] {
-    std::vector<OtherParameter> all(std::begin(kRefused), std::end(kRefused));
+    std::vector<OtherParameter> all;
     for (const std::string_view name : kIgnored) all.push_back({name});
-    for (const std::string_view name : kOfOthers) all.push_back({name, kOfAnother});
+    for (const auto& [why, parameters] : AllRefused()) {
+      for (const std::string_view one : parameters) {
+        const size_t off = std::min(one.find('='), one.size());
+        all.push_back({one.substr(0, off), one.substr(std::min(off + 1, one.size())), why});
+      }
+    }
     return all;
   }();
   return kAll;

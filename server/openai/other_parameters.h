@@ -14,10 +14,10 @@ namespace polysketch {
 
 struct OtherParameter {
   std::string_view name;
-  // Why it is refused; empty: it is ignored.
-  std::string_view refused = {};
   // Values that mean "off" beside false and empty ones, as JSON with spaces between.
   std::string_view off = {};
+  // Why it is refused; empty: it is ignored.
+  std::string_view refused = {};
 };
 std::span<const OtherParameter> OtherParameters();
 

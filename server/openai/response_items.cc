@@ -38,7 +38,8 @@ std::vector<Json> ItemsOf(const StoredResponse& response, bool output) {
   return items;
 }
 
-// A member that is null counts as absent. The value nests as a body may.
+// A member that is null counts as absent, but in the arguments of a call, which the model gets as they are. The value
+// nests as a body may.
 Json WithoutNulls(const Json& value) {
   if (!value.is_structured()) return value;
   Json kept = value.is_object() ? Json::object() : Json::array();
@@ -46,7 +47,8 @@ Json WithoutNulls(const Json& value) {
     if (value.is_array()) {
       kept.push_back(WithoutNulls(element));
     } else if (!element.is_null()) {  // the base's push_back looks for no other member of the name
-      kept.get_ref<Json::object_t&>().push_back({name, WithoutNulls(element)});
+      Json value_of = name == "arguments" ? element : WithoutNulls(element);
+      kept.get_ref<Json::object_t&>().push_back({name, std::move(value_of)});
     }
   }
   return kept;

@@ -10,7 +10,6 @@
 #include "server/http/json_text.h"
 #include "server/http/request_path.h"
 #include "server/openai/response_items.h"
-#include "server/openai/responses_form.h"
 #include "server/rpc/call.h"
 
 namespace polysketch {

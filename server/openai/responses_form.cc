@@ -1,11 +1,10 @@
-#include "server/openai/responses_form.h"
-
 #include <utility>
 
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 #include "server/openai/block_form.h"
 #include "server/openai/growing_json.h"
+#include "server/openai/responses_request.h"
 
 namespace polysketch {
 namespace {

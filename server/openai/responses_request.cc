@@ -312,11 +312,11 @@ Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
   }
   response.echo = Echo(body, response.store, truncates, tools);
   chat_options.tools = std::move(tools.list);
-  PS_RETURN_IF_ERROR(WriteTools(model, /*begins=*/previous.empty(), &turn, &chat_options));
   if (previous.empty()) {
     PS_RETURN_IF_ERROR(truncates ? SetTruncated(turn, chat_options, model, &response.job)
                                  : SetConversation(turn, chat_options, model, &response.job));
   } else {
+    PS_RETURN_IF_ERROR(WriteTools(model, /*begins=*/false, &turn, &chat_options));
     PS_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                         chat_template->EncodeTurn(turn, chat_options));
     SetChatPrompt(ids, &response.job);

@@ -1,12 +1,15 @@
-// The requests of POST /v1/responses.
+// The requests of POST /v1/responses, and the form of the answers.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "base/status.h"
 #include "server/chat/budget.h"
+#include "server/openai/answer_form.h"
 #include "server/openai/completion_request.h"
 #include "server/rpc/served_model.h"
 
@@ -38,5 +41,13 @@ struct ResponseJob {
 // INVALID_ARGUMENT names the field.
 Result<ResponseJob> ToResponseJob(const nlohmann::ordered_json& body, const ServedModel& model,
                                   chat::HoldMemory hold = nullptr);
+
+// Messages of text, reasoning and calls of tools, whole or as typed events.
+// `id`: of the response. `echo`: fields of the request that the response repeats, an object as text.
+// `options`: how calls and reasoning in the output are read.
+// `keep`: gets the response, as JSON, before it is sent; null: none.
+std::unique_ptr<AnswerForm> NewResponseForm(
+    const std::string& id, std::string echo, AnswerHeader header, const CompletionOptions& options,
+    std::function<void(const std::string& response)> keep = nullptr);
 
 }  // namespace polysketch

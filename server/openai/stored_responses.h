@@ -53,32 +53,25 @@ class StoredResponses {
  private:
   struct Entry {
     Key key;
+    std::string holder;
     Pointer response;
     int64_t bytes = 0;
     Clock::time_point made = {};
   };
-  struct Holder {
-    int64_t bytes = 0;
-    std::list<Entry> entries;  // the oldest first
-  };
-  using Holders = std::map<std::string, Holder>;
-  struct Place {
-    Holders::iterator holder;
-    std::list<Entry>::iterator entry;
-  };
+  using Entries = std::list<Entry>;
 
   // mutex_ is held in the functions below.
-  void Remove(std::map<Key, Place>::iterator place);
+  void Remove(Entries::iterator entry);
   void RemoveExpired();
-  void MakeRoom(int64_t bytes);
 
   const int64_t limit_;
   const std::chrono::milliseconds ttl_;
   const std::function<Clock::time_point()> now_;
   mutable std::mutex mutex_;
   // Guarded by mutex_:
-  Holders holders_;
-  std::map<Key, Place> places_;
+  Entries entries_;  // the oldest first
+  std::map<Key, Entries::iterator> places_;
+  std::map<std::string, int64_t> held_;  // bytes by holder
   int64_t bytes_ = 0;
 };
 

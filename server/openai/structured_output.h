@@ -1,8 +1,11 @@
-// response_format, text.format and vLLM's fields of structured outputs -> v1::StructuredOutput.
+// response_format, text.format and vLLM's fields of structured outputs -> v1::StructuredOutput, whose errors name
+// these fields.
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "polysketch/v1/polysketch.pb.h"
@@ -17,6 +20,18 @@ Result<nlohmann::ordered_json> ParseCompletionBody(const std::string& text);
 // The name of the field that constrains the output, "response_format.json_schema.schema"; empty: none. `body`: of
 // ParseCompletionBody.
 std::string OutputField(const nlohmann::ordered_json& body);
+
+// The fields of a request that constrain its output.
+struct GrammarFields {
+  std::string output;  // "response_format.json_schema.schema"; empty: none
+  std::vector<std::string>
+      tools;  // for each tool that may be called: "tools[0].function.parameters"
+};
+
+// An error message with the field of the request in place of the RPC's structured_output. What a
+// structural tag has around a schema or a pattern, which the client did not write, is left out. Another message is
+// unchanged.
+std::string NameGrammarField(std::string_view message, const GrammarFields& fields);
 
 // Reads guided_json, guided_regex, guided_choice, guided_grammar and structured_outputs.
 void ReadGuided(JsonFields* fields, v1::CompleteRequest* request);

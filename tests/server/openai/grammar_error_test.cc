@@ -1,5 +1,3 @@
-#include "server/openai/grammar_error.h"
-
 #include "gtest/gtest.h"
 #include "server/openai/structured_output.h"
 

@@ -5,7 +5,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/openai/answer_form.h"
-#include "server/openai/responses_form.h"
 #include "server/openai/responses_request.h"
 #include "tests/server/openai/chat_fixture.h"
 

@@ -82,6 +82,15 @@ TEST(StoredResponses, Expire) {
   EXPECT_EQ(texts.stats().responses, 1);
 }
 
+TEST(ResponseItems, ArgumentsKeepWhatIsNull) {
+  const json items = json::parse(InputItems(
+      nlohmann::ordered_json::parse(R"([{"type": "function_call", "call_id": "c", "name": "f",
+          "status": null, "arguments": {"a": null, "b": [null, {"c": null}]}}])"),
+      "n"));
+  EXPECT_FALSE(items[0].contains("status"));
+  EXPECT_EQ(items[0]["arguments"], json::parse(R"({"a": null, "b": [null, {"c": null}]})"));
+}
+
 TEST(ResponseItems, HaveIdsAndTheFormOfLists) {
   const json text = json::parse(InputItems("Hello", "n"));
   EXPECT_EQ(

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/openai/answer_form.h"
-#include "server/openai/responses_form.h"
+#include "server/openai/responses_request.h"
 #include "tests/server/openai/chat_fixture.h"
 #include "tests/server/rpc/fake_tokenizer.h"
 #include "tests/testing/environment.h"

@@ -66,6 +66,34 @@ TEST_F(Truncation, DropsAsFewOfTheOldestTurnsAsMayBe) {
   EXPECT_EQ(Tokens(*Respond(R"(, "truncation": "disabled")", 11)), all);
 }
 
+// Templates that take neither tools nor messages of the system get the tools in the first message of the user.
+TEST_F(Truncation, KeepsTheDescriptionOfTools) {
+  UseTemplate(
+      "{%- if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+      "{%- for m in messages %}{{- bos_token + m.role + ': ' + m.content + eos_token }}"
+      "{%- endfor %}{{- bos_token + 'assistant:' }}");
+  const auto respond = [&](int64_t limit) {
+    model_.description.set_context_limit(limit);
+    const auto body = ParseCompletionBody(
+        R"({"input": [{"role": "user", "content": "first words"},
+            {"type": "function_call", "call_id": "a", "name": "clock", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "noon"},
+            {"role": "assistant", "content": "one"}, {"role": "user", "content": "second words"}],
+            "tools": [{"type": "function", "name": "clock"}], "max_output_tokens": 1,
+            "truncation": "auto"})");
+    return ToResponseJob(*body, model_);
+  };
+  const auto whole = respond(0);
+  ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+  EXPECT_THAT(Text(*whole), HasSubstr("noon"));
+  const auto less = respond(Tokens(*whole));
+  ASSERT_TRUE(less.ok()) << less.status().ToString();
+  EXPECT_THAT(Text(*less), Not(HasSubstr("first words")));
+  EXPECT_THAT(Text(*less), Not(HasSubstr("noon")));
+  EXPECT_THAT(Text(*less), HasSubstr("You can call the following tools"));
+  EXPECT_THAT(Text(*less), HasSubstr("second words"));
+}
+
 TEST_F(Truncation, IsRepeatedAndChecked) {
   EXPECT_THAT(Respond(R"(, "truncation": "auto")", 1)->echo, HasSubstr(R"("truncation":"auto")"));
   EXPECT_THAT(Respond("", 1)->echo, HasSubstr(R"("truncation":"disabled")"));
