@@ -90,6 +90,10 @@ void AddOptions(CLI::App* app, CommandLine* line) {
   AddNumber(app, "--drift-from",
             "Tokens that a token must have before it to count; those before it are read.",
             kMaxTokens, &line->drift.min_depth);
+  app->add_flag(
+      "--own-caches", o.own_caches,
+      "Gives each sequence of a batch KV caches of its own. Default: they share the blocks "
+      "of one text, as forks do, and a step reads these once.");
   app->add_flag("--profile", o.profile, "Measures every op as well, and its share of its limit.");
   app->add_flag("--json", line->json, "Prints one JSON object on stdout.");
 }

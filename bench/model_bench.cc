@@ -122,7 +122,13 @@ class ModelBench {
     const int64_t steps = model_->attention().front().block;
     std::vector<std::unique_ptr<SequenceState>> states;
     states.reserve(batch);
-    for (int i = 0; i < batch; ++i) states.push_back(start.Clone());
+    std::vector<uint8_t> saved(options_.own_caches && batch > 1 ? start.SavedBytes() : 0);
+    if (!saved.empty()) start.Save(saved);
+    for (int i = 0; i < batch; ++i) {
+      states.push_back(saved.empty() ? start.Clone() : model_->NewState());
+      if (!saved.empty()) PS_RETURN_IF_ERROR(states.back()->Load(context, saved));
+    }
+    saved = {};
     Batch tokens;
     AlignedBuffer<float> logits(static_cast<size_t>(batch) * model_->vocab_size());
     const auto step = [&] {

@@ -32,7 +32,9 @@ struct BenchOptions {
   int max_step_tokens = 0;                  // > 0
   int decode_blocks = 3;  // blocks of a decode measurement; the median is reported
   int repeats = 3;        // runs of a short prefill measurement; the median is reported
-  bool profile = false;   // measures every op, which slows a row by about 1 percent
+  // Whether the sequences of a batch have KV caches of their own. Else they hold the blocks of one.
+  bool own_caches = false;
+  bool profile = false;  // measures every op, which slows a row by about 1 percent
 };
 
 struct BenchRow {

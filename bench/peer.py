@@ -129,7 +129,7 @@ class Ours:
     def __init__(self, args):
         self._command = [BENCH, "--model", args.model, "--weights", args.weights, "--threads", args.threads]
         self._command += ["--state-format", args.state_format, "--repeats", 1, "--json"]
-        self._command += ["--decode-blocks", args.decode_blocks]
+        self._command += ["--decode-blocks", args.decode_blocks] + ["--own-caches"] * args.own_prompts
         isa = os.environ.get("POLYSKETCH_ISA")
         self.version = f"ours: {args.weights}, states {args.state_format}{isa and f', {isa}' or ''}"
 
@@ -189,7 +189,7 @@ def read_arguments() -> argparse.Namespace:
                         help="llama-batched-bench of ik_llama.cpp, which is measured too")
     parser.add_argument("--ik-options", default="-fa 1 -rtr", help="further options of it (default: %(default)s)")
     parser.add_argument("--own-prompts", action="store_true",
-                        help="the peers' sequences have a prompt each, as ours have; otherwise they share one, which is read once")
+                        help="the sequences of a batch have a prompt each; otherwise they share the cache of one, on both sides")
     parser.add_argument("--out", type=pathlib.Path, help="JSON of every row")
     return parser.parse_args()
 

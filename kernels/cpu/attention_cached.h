@@ -9,6 +9,9 @@
 // Queries that are computed at a time.
 constexpr int kCachedQueries = 48;
 
+// Tiles whose scores are in memory at a time: of each, those of as many queries as leave room for.
+constexpr int kStripTiles = 16;
+
 // Positions in which the tiles of a span begin.
 constexpr int64_t kSpanPositions = 256;
 
@@ -54,9 +57,12 @@ struct CachedQueries {
   int first_head, heads;
   int64_t token;  // position of the first token
   // The tiles [0, sinks), which lie before `window`, and [window, last].
-  int64_t sinks, window, last;
+  int64_t sinks = 0, window = 0, last = 0;
   // The spans of these tiles: the first `sink_spans` ones, and `spans` in all.
-  int64_t sink_spans, spans;
+  int64_t sink_spans = 0, spans = 0;
+  int64_t sums = -1;  // the place of the sums of the first span, if they are joined in the end
+  // attention_divided.h: of queries of several segments, and of one segment's that are among such ones.
+  int64_t together = -1, earlier = -1;
 
   int rows() const { return tokens * heads; }
 
@@ -92,38 +98,27 @@ struct SpanSums {
   float* tops;          // the largest scores; softmax
 
   static SpanSums In(const HeadLayout& layout, FloatParts* parts) {
-    constexpr int64_t kPadded = (kCachedQueries + kLanes - 1) / kLanes * kLanes;
+    // Whole vectors from any query on.
+    constexpr int64_t kPadded = (kCachedQueries + 2 * kLanes - 1) / kLanes * kLanes;
     return {parts->Next(kCachedQueries * layout.padded_dim), parts->Next(kPadded),
             parts->Next(kPadded)};
+  }
+  // The sums of the queries from `row` on.
+  SpanSums From(int row, const HeadLayout& layout) const {
+    return {values + row * layout.padded_dim, denominators + row, tops + row};
   }
 };
 
 // A thread's memory for queries.
 struct CachedScratch {
   float *scores, *queries;
-  float *keys, *values;  // of a tile, widened
   SpanSums total, span;
 
   static CachedScratch In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
-    return {parts->Next(kCachedQueries * kKeyPanel),
-            parts->Next(spec.query_group() > 1 ? kCachedQueries * spec.near_dim() : 0),
-            parts->Next(spec.cache_width() < 4 ? spec.near_dim() * kKeyPanel : 0),
-            parts->Next(spec.cache_width() < 4 ? kKeyPanel * layout.padded_dim : 0),
-            SpanSums::In(layout, parts),
-            SpanSums::In(layout, parts)};
+    return {parts->Next(kCachedQueries * kKeyPanel), parts->Next(kCachedQueries * spec.near_dim()),
+            SpanSums::In(layout, parts), SpanSums::In(layout, parts)};
   }
 };
-
-PS_INLINE float LargestOf(const float* scores, int64_t count, float top) {
-  int64_t s = 0;
-  if (count >= kLanes) {
-    V tops = Set1(top);
-    for (; s + kLanes <= count; s += kLanes) tops = Max(Load(scores + s), tops);
-    top = ReduceMax(tops);
-  }
-  for (; s < count; ++s) top = std::max(top, scores[s]);
-  return top;
-}
 
 // Weights of a tile's tokens of a layer with a window: those of tokens from `sinks` to `first`, both
 // counted in the tile, are zero.
@@ -160,13 +155,21 @@ class CachedHead {
   void Sum(int64_t i, const SpanSums& sums) const {
     const int64_t span = of_.Span(tiles_, i), end = tiles_.FirstTile(span + 1);
     V lanes[kCachedQueries];  // of the denominators
-    for (V& lane : lanes) lane = Zero();
+    for (int m = 0; m < of_.rows(); ++m) lanes[m] = Zero();
     std::fill_n(sums.tops, of_.rows(), softmax() ? std::numeric_limits<float>::lowest() : 0.0f);
     std::fill_n(sums.values, of_.rows() * rows_.layout.padded_dim, 0.0f);
+    Strip strip;
+    const int room = std::min(kStripTiles, kCachedQueries / of_.rows());
     for (int64_t tile = tiles_.FirstTile(span); tile < end && tile <= of_.last; ++tile) {
       if (tile >= of_.sinks && tile < of_.window) tile = of_.window;
-      if (tile < end) AddTile(tile, sums, lanes);
+      if (tile >= end) break;
+      strip.tiles[strip.size++] = tile;
+      if (strip.size < room) continue;
+      AddStrip(strip, sums, lanes);
+      strip.size = 0;
+      strip.first = false;
     }
+    if (strip.size > 0) AddStrip(strip, sums, lanes);
     for (int m = 0; m < of_.rows(); ++m) sums.denominators[m] = ReduceAdd(lanes[m]);
   }
 
@@ -194,6 +197,13 @@ class CachedHead {
     }
   }
 
+  // Makes `sums` those of an earlier span.
+  void Begin(const SpanSums& earlier, const SpanSums& sums) const {
+    std::copy_n(earlier.values, of_.rows() * rows_.layout.padded_dim, sums.values);
+    std::copy_n(earlier.denominators, of_.rows(), sums.denominators);
+    std::copy_n(earlier.tops, of_.rows(), sums.tops);
+  }
+
   void Write(const SpanSums& sums) const {
     for (int m = 0; m < of_.rows(); ++m) {
       WriteOutput(rows_, of_.row + m / of_.heads, of_.first_head + m % of_.heads,
@@ -202,11 +212,26 @@ class CachedHead {
   }
 
  private:
+  // Neighbouring tiles of those that are read: a phase of the work at a time for all of them, because each
+  // phase waits for results of the one before it.
+  struct Strip {
+    int64_t tiles[kStripTiles];
+    int size = 0;
+    bool first = true;  // whether they are the first ones of their span
+  };
+
+  // Of each tile of a strip and each query; softmax, else 0.
+  struct Tops {
+    float scores[kCachedQueries] = {};  // the largest up to this tile
+    float factors[kCachedQueries];      // what sums of earlier tiles are multiplied by
+  };
+
   bool softmax() const { return rows_.spec.kind == AttentionKind::kSoftmax; }
 
   // The queries, token by token: where they lie, or a copy if no stride reaches all.
   QueryTile Queries() const {
     const int dim = rows_.spec.near_dim();
+    if (of_.together >= 0) return {scratch_.queries, dim, of_.rows(), dim};  // copied already
     const float* first = rows_.NearQuery(of_.row, of_.first_head);
     if (of_.heads == 1) return {first, rows_.near_query_stride(), of_.tokens, dim};
     if (of_.tokens == 1) return {first, dim, of_.heads, dim};
@@ -228,10 +253,15 @@ class CachedHead {
            tiles_.Panel(tile) * kKeyPanel * rows_.layout.padded_dim;
   }
 
+  // The tile that is probably read after `tile`.
+  int64_t Next(int64_t tile) const {
+    return tile + 1 >= of_.window && tile < of_.last ? tile + 1 : tile;
+  }
+
   // The keys and values of a tile. Products prefetch the next one.
   template <typename Element>
   NearBlock<Element, Element> Block(int64_t tile) const {
-    const int64_t next = tile + 1 >= of_.window && tile < of_.last ? tile + 1 : tile;
+    const int64_t next = Next(tile);
     const Element *keys = Keys<Element>(tile), *values = Values<Element>(tile);
     return {{keys, rows_.spec.near_dim(), {keys, Keys<Element>(next)}},
             kKeyPanel,
@@ -240,96 +270,140 @@ class CachedHead {
             {values, Values<Element>(next)}};
   }
 
-  // The keys and values of a tile as float32.
-  template <typename Element>
-  NearBlock<float, float> Widen(int64_t tile) const {
-    const int64_t dim = rows_.spec.near_dim(), dp = rows_.layout.padded_dim;
-    if constexpr (std::is_same_v<Element, F32>) {
-      return {{&Keys<F32>(tile)->value, dim}, kKeyPanel, &Values<F32>(tile)->value, dp};
-    } else {
-      WidenElements(Keys<Element>(tile), dim * kKeyPanel, scratch_.keys);
-      WidenElements(Values<Element>(tile), tiles_.Size(tile) * dp, scratch_.values);
-      return {{scratch_.keys, dim}, kKeyPanel, scratch_.values, dp};
-    }
-  }
-
   // Multiplies the scores or weights of a query by the scales of a tile's keys or values.
   static void MultiplyBy(const float* scales, int64_t tokens, float* row) {
     for (int64_t s = 0; s < tokens; s += kLanes)
       Store(Mul(Load(row + s), Load(scales + s)), row + s);
   }
 
-  // The largest score that a token sees of the first `limit` ones of a tile, or top.
-  float Largest(const WindowWeights& window, const float* scores, int64_t limit, float top) const {
-    if (rows_.spec.window == 0) return LargestOf(scores, limit, top);
-    const int64_t sinks = std::clamp<int64_t>(window.sinks, 0, limit);
-    const int64_t first = std::clamp<int64_t>(window.first, sinks, limit);
-    return LargestOf(scores + first, limit - first, LargestOf(scores, sinks, top));
+  // Of a tile, what its tokens are counted from and how many of them are read: only sinks of one before
+  // the window.
+  struct TileRange {
+    int64_t start, size;
+  };
+  TileRange RangeOf(int64_t tile) const {
+    const int64_t start = tiles_.First(tile), size = tiles_.Size(tile);
+    return {start, tile < of_.window ? std::min(size, rows_.spec.sinks - start) : size};
+  }
+  WindowWeights WindowOf(int64_t start, int64_t token) const {
+    return {rows_.spec.sinks - start, rows_.spec.FirstVisible(token) - start};
   }
 
-  // Rescales the sums of a query for a larger score.
-  void Raise(float top, int m, const SpanSums& sums, V* lane) const {
-    if (!(top > sums.tops[m])) return;
-    const V factor = Exp(Mul(Set1(sums.tops[m] - top), Set1(weights_[0].scale)));
-    *lane = Mul(*lane, factor);
-    const int64_t dp = rows_.layout.padded_dim;
-    float* values = sums.values + m * dp;
-    for (int64_t c = 0; c < dp; c += kLanes) Store(Mul(Load(values + c), factor), values + c);
-    sums.tops[m] = top;
-  }
-
-  void AddTile(int64_t tile, const SpanSums& sums, V* lanes) const {
+  void AddStrip(const Strip& strip, const SpanSums& sums, V* lanes) const {
     switch (rows_.spec.cache_width()) {
       case 1:
-        return AddElements<int8_t>(tile, sums, lanes);
+        return AddElements<int8_t>(strip, sums, lanes);
       case 2:
-        return AddElements<F16>(tile, sums, lanes);
+        return AddElements<F16>(strip, sums, lanes);
       default:
-        return AddElements<F32>(tile, sums, lanes);
+        return AddElements<F32>(strip, sums, lanes);
     }
   }
 
-  // What many queries read is widened first. The bits are the same.
   template <typename Element>
-  void AddElements(int64_t tile, const SpanSums& sums, V* lanes) const {
-    if (of_.rows() > kTileRows<kMaxTileVectors>) {
-      AddBlock(tile, Widen<Element>(tile), sums, lanes);
-    } else {
-      AddBlock(tile, Block<Element>(tile), sums, lanes);
+  void AddElements(const Strip& strip, const SpanSums& sums, V* lanes) const {
+    for (int i = 0; i < strip.size; ++i) {
+      AddScores(strip.tiles[i], i, Block<Element>(strip.tiles[i]));
+    }
+    Tops tops;
+    if (softmax()) Raise(strip, sums, &tops);
+    for (int i = 0; i < strip.size; ++i) Weigh(strip.tiles[i], i, tops, lanes);
+    for (int i = 0; i < strip.size; ++i) {
+      if (softmax() && (i > 0 || !strip.first)) Rescale(tops.factors + i * of_.rows(), sums);
+      AddValuesOf(strip.tiles[i], i, Block<Element>(strip.tiles[i]), sums);
+    }
+  }
+
+  float* ScoresOf(int place, int m) const {
+    return scratch_.scores + (place * of_.rows() + m) * kKeyPanel;
+  }
+
+  template <typename Block>
+  void AddScores(int64_t tile, int place, const Block& block) const {
+    const TileRange range = RangeOf(tile);
+    const int64_t first = of_.token - range.start;
+    Scores(queries_, block, Limit(first, of_.tokens - 1, range.size), ScoresOf(place, 0));
+    if (!rows_.spec.cache_scales()) return;
+    const float* scales =
+        cache_.KeyScales(tiles_.Block(tile), rows_.head) + tiles_.Panel(tile) * kKeyPanel;
+    for (int m = 0; m < of_.rows(); ++m) {
+      MultiplyBy(scales, Limit(first, m / of_.heads, range.size), ScoresOf(place, m));
+    }
+  }
+
+  // The largest score that a query sees of the first `limit` ones of a tile, or top.
+  float Largest(const WindowWeights& window, const float* scores, int64_t limit, float top) const {
+    V tops = Set1(top);
+    const V least = tops;
+    for (int64_t s = 0; s < limit; s += kLanes) {
+      V x = Load(scores + s);
+      if (s + kLanes > limit) x = Select(WindowWeights::FirstLanes(limit - s), x, least);
+      if (rows_.spec.window > 0 && s < window.first) {
+        const V of_sinks = Select(WindowWeights::FirstLanes(window.sinks - s), x, least);
+        x = Select(WindowWeights::FirstLanes(window.first - s), of_sinks, x);
+      }
+      tops = Max(x, tops);
+    }
+    return ReduceMax(tops);
+  }
+
+  // Finds the largest scores, and what they rescale sums by: without a larger score, 1.
+  void Raise(const Strip& strip, const SpanSums& sums, Tops* tops) const {
+    const int rows = of_.rows();
+    float before[kCachedQueries] = {};
+    for (int i = 0, j = 0; i < strip.size; ++i) {
+      const TileRange range = RangeOf(strip.tiles[i]);
+      for (int m = 0; m < rows; ++m, ++j) {
+        const int token = m / of_.heads;
+        before[j] = i == 0 ? sums.tops[m] : tops->scores[j - rows];
+        tops->scores[j] = Largest(WindowOf(range.start, of_.token + token), ScoresOf(i, m),
+                                  Limit(of_.token - range.start, token, range.size), before[j]);
+      }
+    }
+    const V scale = Set1(weights_[0].scale);
+    for (int j = 0; j < strip.size * rows; j += kLanes) {
+      Store(Exp(Mul(Sub(Load(before + j), Load(tops->scores + j)), scale)), tops->factors + j);
+    }
+    std::copy_n(tops->scores + (strip.size - 1) * rows, rows, sums.tops);
+  }
+
+  // Turns the scores of a tile into weights.
+  void Weigh(int64_t tile, int place, const Tops& tops, V* lanes) const {
+    const TileRange range = RangeOf(tile);
+    const float* scales = nullptr;
+    if (rows_.spec.cache_scales()) {
+      scales = cache_.ValueScales(tiles_.Block(tile), rows_.head) + tiles_.Panel(tile) * kKeyPanel;
+    }
+    for (int m = 0; m < of_.rows(); ++m) {
+      const int token = m / of_.heads, j = place * of_.rows() + m;
+      const NearWeight& weight = weights_[m % of_.heads];
+      const int64_t limit = Limit(of_.token - range.start, token, range.size);
+      float* scores = ScoresOf(place, m);
+      if (softmax()) lanes[m] = Mul(lanes[m], Set1(tops.factors[j]));
+      if (rows_.spec.window == 0) {
+        WeighRow(weight, NoDecay(), tops.scores[j], limit, scores, &lanes[m]);
+      } else {
+        WeighRow(weight, WindowOf(range.start, of_.token + token), tops.scores[j], limit, scores,
+                 &lanes[m]);
+      }
+      if (scales != nullptr) MultiplyBy(scales, limit, scores);
+    }
+  }
+
+  void Rescale(const float* factors, const SpanSums& sums) const {
+    const int64_t dp = rows_.layout.padded_dim;
+    for (int m = 0; m < of_.rows(); ++m) {
+      if (factors[m] == 1.0f) continue;
+      const V factor = Set1(factors[m]);
+      float* values = sums.values + m * dp;
+      for (int64_t c = 0; c < dp; c += kLanes) Store(Mul(Load(values + c), factor), values + c);
     }
   }
 
   template <typename Block>
-  void AddBlock(int64_t tile, const Block& block, const SpanSums& sums, V* lanes) const {
-    const AttentionSpec& spec = rows_.spec;
-    const int64_t start = tiles_.First(tile), first = of_.token - start;
-    // Of a tile before the window only sinks are read.
-    const int64_t size = tile < of_.window
-                             ? std::min<int64_t>(tiles_.Size(tile), spec.sinks - start)
-                             : tiles_.Size(tile);
-    const float *key_scales = nullptr, *value_scales = nullptr;
-    if (spec.cache_scales()) {
-      const int64_t in_block = tiles_.Panel(tile) * kKeyPanel;
-      key_scales = cache_.KeyScales(tiles_.Block(tile), rows_.head) + in_block;
-      value_scales = cache_.ValueScales(tiles_.Block(tile), rows_.head) + in_block;
-    }
-    Scores(queries_, block, Limit(first, of_.tokens - 1, size), scratch_.scores);
-    for (int t = 0, m = 0; t < of_.tokens; ++t) {
-      const int64_t limit = Limit(first, t, size);
-      const WindowWeights window{spec.sinks - start, spec.FirstVisible(of_.token + t) - start};
-      for (int h = 0; h < of_.heads; ++h, ++m) {
-        float* scores = scratch_.scores + m * kKeyPanel;
-        if (key_scales != nullptr) MultiplyBy(key_scales, limit, scores);
-        if (softmax()) Raise(Largest(window, scores, limit, sums.tops[m]), m, sums, &lanes[m]);
-        if (spec.window == 0) {
-          WeighRow(weights_[h], NoDecay(), sums.tops[m], limit, scores, &lanes[m]);
-        } else {
-          WeighRow(weights_[h], window, sums.tops[m], limit, scores, &lanes[m]);
-        }
-        if (value_scales != nullptr) MultiplyBy(value_scales, limit, scores);
-      }
-    }
-    AddValues(of_.rows(), first, size, scratch_.scores, block,
+  void AddValuesOf(int64_t tile, int place, const Block& block, const SpanSums& sums) const {
+    const TileRange range = RangeOf(tile);
+    AddValues(of_.rows(), of_.token - range.start, range.size, ScoresOf(place, 0), block,
               static_cast<int>(rows_.layout.padded_dim / kLanes), sums.values, of_.heads);
   }
 

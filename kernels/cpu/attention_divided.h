@@ -4,6 +4,8 @@
 // All keys and values are stored before queries read them. Queries are cut into tasks of equal cost, at the
 // ends of spans if too few queries are together: a few queries of long sequences make as many tasks as many
 // queries of short ones. The spans of queries that several tasks compute are joined in the end.
+//
+// Spans of keys that the caches of several segments hold together are computed once for all their queries.
 
 // Stores the rows of `run` in their block.
 template <typename Element>
@@ -77,12 +79,13 @@ class CachedAttention {
     AddQueries();
     if (queries_.empty()) return;
     Append();
+    ComputeTogether();
     const std::vector<Place> ends = Divide();
     PrepareJoins(ends);
     context_.pool().ParallelFor(std::ssize(ends), [&](int64_t task, int thread) {
       RunTask(task == 0 ? Place{0, 0} : ends[task - 1], ends[task], Scratch(thread));
     });
-    JoinDivided();
+    Join();
   }
 
  private:
@@ -90,6 +93,13 @@ class CachedAttention {
   struct Place {
     int64_t queries, span;
   };
+  // Where a span has its sums, and the first query in them.
+  struct SumsPlace {
+    int64_t sums;
+    int row;
+  };
+  // Segments, by the place of their queries of the first kv head in queries_.
+  using Members = std::vector<int64_t>;
 
   HeadRows Rows(const Segment& segment, int kv_head) const {
     return {spec_, layout_, input_, kv_head, segment.first_row, out_, nullptr, TileUnit::kNone};
@@ -122,8 +132,8 @@ class CachedAttention {
               TokensAlike(token, std::min<int64_t>(tiling.tokens, segment.rows - row));
           const int end = (kv_head + 1) * group;
           for (int head = kv_head * group; head < end; head += tiling.heads) {
-            queries_.push_back({&segment, kv_head, row, tokens, head,
-                                std::min(tiling.heads, end - head), token, 0, 0, 0, 0, 0});
+            queries_.push_back(
+                {&segment, kv_head, row, tokens, head, std::min(tiling.heads, end - head), token});
             queries_.back().FindTiles(spec_, tiles_);
           }
           row += tokens;
@@ -136,6 +146,108 @@ class CachedAttention {
   // span stores their keys and values, which no other span reads.
   bool Together(const CachedQueries& of) const {
     return of.tokens == of.segment->rows && of.heads == spec_.query_group();
+  }
+
+  // Finds the spans that are before the tokens of several segments and whose blocks all of these hold, from
+  // the first span on, since what they share is how their texts begin. Each query's sums are of the same
+  // operations as alone.
+  void ComputeTogether() {
+    if (spec_.kind != AttentionKind::kSoftmax || spec_.window > 0) return;
+    std::vector<Members> groups(1);
+    for (int64_t i = 0; i < std::ssize(queries_);) {
+      const CachedQueries& of = queries_[i];
+      if (Together(of) && 2 * of.rows() <= kCachedQueries) groups.front().push_back(i);
+      i += Together(of) ? spec_.key_heads() : 1;
+    }
+    for (int64_t span = 0; !groups.empty(); ++span) {
+      const int64_t end = tiles_.First(tiles_.FirstTile(span + 1));
+      std::vector<Members> next;
+      for (Members& group : groups) {
+        std::erase_if(group, [&](int64_t i) { return queries_[i].token < end; });
+        SplitByBlocks(span, &group, &next);
+      }
+      for (const Members& group : next) AddTogether(span, group);
+      groups = std::move(next);
+    }
+  }
+
+  // Appends those of a group, two or more, that hold the same blocks of a span.
+  void SplitByBlocks(int64_t span, Members* group, std::vector<Members>* out) const {
+    const int64_t first = tiles_.Block(tiles_.FirstTile(span)),
+                  last = tiles_.Block(tiles_.FirstTile(span + 1) - 1);
+    const auto cache = [&](int64_t i) -> KvLayer& { return CacheOf(*queries_[i].segment, layer_); };
+    const auto last_block = [&](int64_t i) { return cache(i).template Keys<float>(last, 0); };
+    const auto same = [&](int64_t i, int64_t j) {
+      KvLayer &a = cache(i), &b = cache(j);
+      for (int64_t block = first; block <= last; ++block) {
+        if (a.Keys<float>(block, 0) != b.Keys<float>(block, 0)) return false;
+      }
+      return true;
+    };
+    const auto end_of = [&](auto begin) {
+      return std::find_if(begin, group->end(), [&](int64_t i) { return !same(*begin, i); });
+    };
+    if (!group->empty() && end_of(group->begin()) != group->end()) {
+      std::ranges::sort(*group, std::less<>(), last_block);
+    }
+    for (auto begin = group->begin(); begin != group->end();) {
+      const auto end = end_of(begin);
+      if (end - begin > 1) out->emplace_back(begin, end);
+      begin = end;
+    }
+  }
+
+  // Adds a span of the queries of a group, kCachedQueries at most at a time, to what is computed.
+  void AddTogether(int64_t span, const Members& group) {
+    int64_t most = 1;
+    for (const int64_t i : group) most = std::max<int64_t>(most, queries_[i].rows());
+    const int64_t size = std::ssize(group), at_most = kCachedQueries / most;
+    const int64_t parts = (size + at_most - 1) / at_most;
+    for (int64_t part = 0; part < parts; ++part) {
+      const Range range = Part{part, parts}.Of({0, size}, 1);
+      CachedQueries of = queries_[group[range.first]];
+      of.together = std::ssize(together_);
+      of.earlier = -1;
+      of.tokens = 1;
+      of.heads = 0;
+      of.window = tiles_.FirstTile(span);
+      of.spans = 1;
+      together_.emplace_back(group.begin() + range.first, group.begin() + range.last);
+      for (const int64_t i : together_.back()) {
+        BeginAfter(span, i, {sums_, of.heads});
+        of.heads += queries_[i].rows();
+      }
+      for (of.kv_head = 0; of.kv_head < spec_.key_heads(); ++of.kv_head) {
+        of.sums = sums_++;
+        queries_.push_back(of);
+      }
+    }
+  }
+
+  // Leaves a span to queries of several segments, which have its sums at `place` for the first kv head.
+  void BeginAfter(int64_t span, int64_t i, const SumsPlace& place) {
+    if (queries_[i].earlier < 0) earlier_.emplace_back();
+    const int64_t earlier =
+        queries_[i].earlier < 0 ? std::ssize(earlier_) - 1 : queries_[i].earlier;
+    earlier_[earlier].push_back(place);
+    for (int kv_head = 0; kv_head < spec_.key_heads(); ++kv_head) {
+      CachedQueries& of = queries_[i + kv_head];
+      of.earlier = earlier;
+      of.window = tiles_.FirstTile(span + 1);
+      --of.spans;
+    }
+  }
+
+  // Copies the queries of several segments.
+  void GatherQueries(const CachedQueries& of, float* out) const {
+    const int64_t dim = spec_.near_dim(), group = spec_.query_group();
+    for (const int64_t i : together_[of.together]) {
+      const CachedQueries& member = queries_[i];
+      const HeadRows rows = Rows(*member.segment, of.kv_head);
+      for (int t = 0; t < member.tokens; ++t, out += group * dim) {
+        std::copy_n(rows.NearQuery(t, static_cast<int>(of.kv_head * group)), group * dim, out);
+      }
+    }
   }
 
   // Stores the keys and values of the segments whose queries are apart.
@@ -188,22 +300,27 @@ class CachedAttention {
     return ends;
   }
 
-  // Gives memory to the spans of queries that several tasks compute.
+  // Gives memory to the sums that are joined in the end: of queries that several tasks compute, or that
+  // have sums of earlier spans.
   void PrepareJoins(const std::vector<Place>& ends) {
-    int64_t spans = 0;
     for (const Place& end : ends) {
-      if (end.span == 0 || (!divided_.empty() && divided_.back().queries == end.queries)) continue;
-      divided_.push_back({end.queries, spans});
-      spans += queries_[end.queries].spans;
+      if (end.span > 0) GiveSums(&queries_[end.queries]);
     }
-    const int64_t bytes = spans * sums_floats_ * static_cast<int64_t>(sizeof(float));
-    shared_ = spans == 0 ? nullptr : reinterpret_cast<float*>(context_.Shared(bytes));
+    for (CachedQueries& of : queries_) {
+      if (of.earlier >= 0) GiveSums(&of);
+    }
+    const int64_t bytes = sums_ * sums_floats_ * static_cast<int64_t>(sizeof(float));
+    shared_ = sums_ == 0 ? nullptr : reinterpret_cast<float*>(context_.Shared(bytes));
+  }
+  void GiveSums(CachedQueries* of) {
+    if (of->sums >= 0) return;
+    of->sums = sums_;
+    sums_ += of->spans;
   }
 
-  // Where a span of queries that several tasks compute has its sums. first: as in `divided_`.
-  SpanSums SharedSums(int64_t first, int64_t span) const {
-    FloatParts parts{shared_ + (first + span) * sums_floats_};
-    return SpanSums::In(layout_, &parts);
+  SpanSums SumsAt(const SumsPlace& place) const {
+    FloatParts parts{shared_ + place.sums * sums_floats_};
+    return SpanSums::In(layout_, &parts).From(place.row, layout_);
   }
 
   void RunTask(const Place& first, const Place& last, const CachedScratch& scratch) const {
@@ -213,15 +330,14 @@ class CachedAttention {
                         i == last.queries ? last.span : of.spans};
       const HeadRows rows = Rows(*of.segment, of.kv_head);
       KvLayer& cache = CacheOf(*of.segment, layer_);
-      if (spans.last == of.spans && Together(of)) {
+      if (spans.last == of.spans && of.together < 0 && Together(of)) {
         AppendCached(rows, &cache, of.token, {0, of.tokens});
       }
+      if (of.together >= 0) GatherQueries(of, scratch.queries);
       const CachedHead head(rows, &cache, tiles_, of, scratch);
-      if (spans.size() < of.spans) {
-        const auto divided =
-            std::ranges::lower_bound(divided_, i, {}, [](const Place& p) { return p.queries; });
+      if (of.sums >= 0) {
         for (int64_t span = spans.first; span < spans.last; ++span) {
-          head.Sum(span, SharedSums(divided->span, span));
+          head.Sum(span, SumsAt({of.sums + span, 0}));
         }
         continue;
       }
@@ -234,18 +350,35 @@ class CachedAttention {
     }
   }
 
-  void JoinDivided() {
-    if (divided_.empty()) return;
-    const CachedScratch scratch = Scratch(0);
-    for (const Place& divided : divided_) {
-      const CachedQueries& of = queries_[divided.queries];
+  // Joins the sums of spans and writes the outputs of the queries that have them.
+  void Join() {
+    std::vector<const CachedQueries*> joined;
+    for (const CachedQueries& of : queries_) {
+      if (of.sums >= 0 && of.together < 0) joined.push_back(&of);
+    }
+    const auto join = [&](int64_t i, int thread) {
+      const CachedQueries& of = *joined[i];
+      const CachedScratch scratch = Scratch(thread);
       const HeadRows rows = Rows(*of.segment, of.kv_head);
       const CachedHead head(rows, &CacheOf(*of.segment, layer_), tiles_, of, scratch);
-      const SpanSums total = SharedSums(divided.span, 0);
-      for (int64_t span = 1; span < of.spans; ++span) {
-        head.Join(SharedSums(divided.span, span), total);
+      bool first = true;
+      const auto add = [&](const SumsPlace& place) {
+        first ? head.Begin(SumsAt(place), scratch.total) : head.Join(SumsAt(place), scratch.total);
+        first = false;
+      };
+      if (of.earlier >= 0) {
+        for (const SumsPlace& place : earlier_[of.earlier]) {
+          add({place.sums + of.kv_head, place.row});
+        }
       }
-      head.Write(total);
+      for (int64_t span = 0; span < of.spans; ++span) add({of.sums + span, 0});
+      head.Write(scratch.total);
+    };
+    // A few take less time than threads need to meet.
+    if (std::ssize(joined) >= context_.threads()) {
+      context_.pool().ParallelFor(std::ssize(joined), join);
+    } else {
+      for (int64_t i = 0; i < std::ssize(joined); ++i) join(i, 0);
     }
   }
 
@@ -259,6 +392,10 @@ class CachedAttention {
   const KeyTiles tiles_;
   int64_t scratch_floats_ = 0, sums_floats_ = 0;
   std::vector<CachedQueries> queries_;
-  std::vector<Place> divided_;  // span: the number of spans in earlier places
+  // Of queries of several segments, of which a span is computed together: the segments.
+  std::vector<Members> together_;
+  // Of a segment among them: where these spans have their sums, of the first kv head, in order.
+  std::vector<std::vector<SumsPlace>> earlier_;
+  int64_t sums_ = 0;  // of spans, which are joined in the end
   float* shared_ = nullptr;
 };

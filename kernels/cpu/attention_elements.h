@@ -48,12 +48,6 @@ PS_INLINE ElementRows<int8_t> RowsOf(const int8_t* data, int64_t stride, const R
   return {data, stride, DistanceOf(ahead)};
 }
 
-// size: a multiple of kLanes.
-template <typename Element>
-static void WidenElements(const Element* elements, int64_t size, float* out) {
-  for (int64_t i = 0; i < size; i += kLanes) Store(LoadElements(elements + i), out + i);
-}
-
 PS_INLINE void Put(float value, F32* out) { out->value = value; }
 PS_INLINE void PutLanes(V lanes, F32* out) { Store(lanes, &out->value); }
 PS_INLINE void Put(float value, F16* out) { out->bits = RoundToF16(value); }

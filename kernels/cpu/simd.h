@@ -63,6 +63,8 @@ PS_INLINE V Exp2Integer(V n) {
   const __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 23))};
 }
+// p 2^n for integral n, rounded once.
+PS_INLINE V TimesExp2(V p, V n) { return {_mm512_scalef_ps(p.v, n.v)}; }
 PS_INLINE V LoadBf16(const uint16_t* p) {
   const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16))};
@@ -400,6 +402,11 @@ PS_INLINE __m256 Exp2Half(__m256 n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
 }
 PS_INLINE V Exp2Integer(V n) { return {Exp2Half(n.lo), Exp2Half(n.hi)}; }
+// For p in [1/2, 2) and n in [-252, 254]: the first product is exact.
+PS_INLINE V TimesExp2(V p, V n) {
+  const V half = Round(Mul(n, Set1(0.5f)));
+  return Mul(Mul(p, Exp2Integer(half)), Exp2Integer(Sub(n, half)));
+}
 PS_INLINE __m256i Widen16(const uint16_t* p) {
   return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -674,8 +681,7 @@ PS_INLINE float ReduceMax(V a) {
 }
 
 // exp(x): n = round(x / ln 2), r = x - n ln 2 in two parts (Cody-Waite), a minimax polynomial of
-// degree 6 in r, and two exact scalings by powers of two, which make subnormal and infinite results
-// correct. Error about 1 ulp. NaN stays NaN.
+// degree 6 in r, and a scaling by a power of two, which makes subnormal and infinite results correct. Error about 1 ulp. NaN stays NaN.
 PS_INLINE V Exp(V x) {
   x = Min(Set1(89.0f), Max(Set1(-105.0f), x));
   const V n = Round(Mul(x, Set1(1.44269504088896341f)));
@@ -689,8 +695,7 @@ PS_INLINE V Exp(V x) {
   p = Fma(p, r, Set1(1.6666665459e-1f));
   p = Fma(p, r, Set1(5.0000001201e-1f));
   p = Add(Fma(p, Mul(r, r), r), Set1(1.0f));
-  const V half = Round(Mul(n, Set1(0.5f)));
-  return Mul(Mul(p, Exp2Integer(half)), Exp2Integer(Sub(n, half)));
+  return TimesExp2(p, n);
 }
 
 // tanh(x) = 1 - 2 / (e^2x + 1); below 0.625, where that cancels, the odd polynomial of Cephes

@@ -202,6 +202,89 @@ TEST_P(AttentionDeterminismTest, AnyDivisionOfSpans) {
   }
 }
 
+// Makes the first `tokens` tokens of a text those of another.
+void BeginAs(const Layers& layers, const Sequence& other, int tokens, Sequence* text) {
+  for (int i = 0; i < layers.size(); ++i) {
+    const auto copy = [&](const std::vector<float>& from, std::vector<float>* to) {
+      std::copy_n(from.begin(), from.size() / other.tokens * tokens, to->begin());
+    };
+    const testing::AttentionRows& from = other.layers[i];
+    testing::AttentionRows& to = text->layers[i];
+    copy(from.near_q, &to.near_q);
+    copy(from.near_k, &to.near_k);
+    copy(from.v, &to.v);
+  }
+}
+
+// Steps of sequences whose states are copies of one another's, at the ends of blocks and within them: they
+// share the blocks of several spans, or of none. Single tokens and drafts, and a sequence that is not a copy.
+TEST_P(AttentionDeterminismTest, AnyNeighboursThatShareBlocks) {
+  if (GetParam() == "reference") GTEST_SKIP() << "its states share nothing";
+  Random random(7);
+  std::vector<AttentionSpec> specs = {testing::MakeSpec(AttentionKind::kSoftmax, 9, 16, 0, 64),
+                                      testing::MakeSpec(AttentionKind::kSoftmax, 2, 33, 0, 96),
+                                      testing::MakeSpec(AttentionKind::kSoftmax, 26, 7, 0, 16)};
+  specs[0].kv_heads = 3;
+  specs[2].kv_heads = 2;
+  specs = testing::WithStateFormats(specs);
+  specs.push_back(specs[0]);
+  specs.back().window = 500;
+  specs.back().sinks = 70;
+  specs.push_back(testing::MakeSpec(AttentionKind::kPolynomial, 3, 10, 0, 64));
+  constexpr int tokens = 800, rest = 40;
+  for (const AttentionSpec& spec : specs) {
+    const Layers layers(spec);
+    const Sequence stem = testing::RandomSequence(layers, tokens, &random);
+    struct Text {
+      Sequence sequence;
+      int fork;
+      std::vector<float> want;  // after the fork
+    };
+    std::vector<Text> texts;
+    const auto one = NewBackend(1);
+    for (const int fork : {0, 192, 300, 300, 576, 740}) {
+      for (int i = 0; i < (fork == 576 ? Count(19, 40) : 1); ++i) {
+        texts.push_back({testing::RandomSequence(layers, fork + rest, &random), fork, {}});
+        Text& text = texts.back();
+        BeginAs(layers, stem, fork, &text.sequence);
+        text.want = testing::RunAlone(*one, layers, text.sequence, {fork + rest})[0];
+        text.want.erase(text.want.begin(),
+                        text.want.begin() + int64_t{fork} * spec.heads * spec.head_dim);
+      }
+    }
+    for (const int threads : {2, 7}) {
+      const auto backend = NewBackend(threads);
+      Runner trunk(*backend, layers, stem);
+      std::vector<Runner> runners;
+      for (const Text& text : texts) {
+        runners.emplace_back(*backend, layers, text.sequence);
+        const int left = text.fork - static_cast<int>(trunk.state->position());
+        if (left > 0) testing::Step(*backend, layers, {{&trunk, left}});
+        runners.back().state->CopyFrom(*trunk.state);
+      }
+      for (bool last = false; !last;) {
+        std::vector<testing::Part> parts;
+        last = true;
+        for (Runner& runner : runners) {
+          const auto left = static_cast<int>(runner.sequence->tokens - runner.state->position());
+          if (left == 0) continue;
+          last = false;
+          if (random.Int(0, 5) == 0) continue;
+          const int rows = random.Int(0, 3) > 0 ? 1 : static_cast<int>(random.Int(1, 9));
+          parts.push_back({&runner, std::min(left, rows)});
+          std::swap(parts.back(), parts[random.Int(0, parts.size() - 1)]);
+        }
+        if (!parts.empty()) testing::Step(*backend, layers, parts);
+      }
+      for (size_t i = 0; i < texts.size(); ++i) {
+        ASSERT_TRUE(SameBits(runners[i].outputs, {texts[i].want}))
+            << testing::Describe(layers) << " " << threads << " threads, copied at "
+            << texts[i].fork;
+      }
+    }
+  }
+}
+
 // The state format changes what is read, so it must change the bits.
 TEST_P(AttentionDeterminismTest, FormatsDiffer) {
   const auto backend = NewBackend(1);

@@ -100,9 +100,10 @@ class TaskCountTest : public ::testing::TestWithParam<int> {
     return backend_->PackMatrix(w.matrix(), false, type);
   }
 
-  // Loops of the attention of segments of `rows` tokens, each after `position` tokens.
+  // Loops of the attention of segments of `rows` tokens, each after `position` tokens. copies: of the first
+  // state.
   std::vector<int64_t> CountAttention(const AttentionSpec& spec, int position,
-                                      const std::vector<int>& rows) {
+                                      const std::vector<int>& rows, bool copies = false) {
     constexpr int64_t kStepRows = 1024;
     const auto array = [](int64_t size) { return std::vector<float>(size, 0.01f); };
     const std::vector<float> near = array(kStepRows * spec.heads * spec.near_dim()),
@@ -120,8 +121,12 @@ class TaskCountTest : public ::testing::TestWithParam<int> {
     for (const int count : rows) {
       states.push_back(backend_->NewState({&spec, 1}));
       Segment segment{states.back().get(), 0, position};
-      if (position > 0) backend_->Attention(spec, 0, {&segment, 1}, input, out.data());
-      states.back()->Advance(position);
+      if (copies && !segments.empty()) {
+        states.back()->CopyFrom(*states.front());
+      } else {
+        if (position > 0) backend_->Attention(spec, 0, {&segment, 1}, input, out.data());
+        states.back()->Advance(position);
+      }
       const int first = segments.empty() ? 0 : segments.back().first_row + segments.back().rows;
       segments.push_back({states.back().get(), first, count});
     }
@@ -254,6 +259,17 @@ TEST_P(FewThreadsTest, AttentionKeepsItsHeadsWhole) {
 TEST_P(FewThreadsTest, APromptBesideDecodingSequencesIsNotOneTask) {
   const AttentionSpec spec = LayerSpec(AttentionKind::kLearnedSketchMixed, StateFormat::kBf16);
   EXPECT_EQ(CountAttention(spec, 300, {1, 1, 1, kRows}), std::vector<int64_t>{7});
+}
+
+// Three sequences keep their heads whole. If they share blocks, spans of these are computed for all three, and
+// the sums of each head are joined in a loop of their own.
+TEST_P(FewThreadsTest, SpansOfSharedBlocksAreComputedOnce) {
+  const AttentionSpec spec = LayerSpec(AttentionKind::kSoftmax, StateFormat::kF32);
+  EXPECT_EQ(CountAttention(spec, 300, {1, 1, 1}).size(), 1u);
+  EXPECT_EQ(CountAttention(spec, 200, {1, 1, 1}, /*copies=*/true).size(), 1u);
+  const std::vector<int64_t> counts = CountAttention(spec, 300, {1, 1, 1}, /*copies=*/true);
+  ASSERT_EQ(counts.size(), 2u);
+  EXPECT_EQ(counts[1], 3 * kHeads);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, FewThreadsTest, ::testing::Values(2));
