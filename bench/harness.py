@@ -2,10 +2,13 @@
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import re
+import signal
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.request
@@ -32,6 +35,13 @@ def random_ids(tokens, model, seed):
     return " ".join(str(rng.randrange(2, vocabulary)) for _ in range(tokens))
 
 
+def environment(programs):
+    """The environment of the programs of a folder, which may have libraries in lib (scripts/gpu-check pack server). The
+    interpreter itself must not load those."""
+    folders = [str(pathlib.Path(programs).resolve() / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+    return os.environ | {"LD_LIBRARY_PATH": ":".join(filter(None, folders))}
+
+
 def turns(kinds, number):
     """The order of `kinds` in a round: neither is always the first."""
     return sorted(kinds, reverse=number % 2 == 1)
@@ -41,12 +51,17 @@ class Server:
     """polysketch-server on free loopback ports, from the ready line to the end of the with statement."""
 
     def __init__(self, options, *flags):
-        self._bin = options.bin
+        self.programs = options.bin
+        self._environment = environment(options.bin)
+        self._log = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [options.bin / "polysketch-server", f"--model={options.model}", "--listen=127.0.0.1:0",
              "--metrics-listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--log-level=warning", *flags, *options.server_flag],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        ready = json.loads(self._process.stdout.readline())
+            stdout=subprocess.PIPE, stderr=self._log, text=True, env=self._environment)
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the server ended with {self._process.wait()}:\n{self.log()}")
+        ready = json.loads(line)
         self.address, self.http, self._metrics = ready["listen"], ready["http"], ready["metrics"]
 
     def __enter__(self):
@@ -56,13 +71,25 @@ class Server:
         self._process.kill()
         self._process.wait()
 
+    def log(self):
+        """What it has written to standard error."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def drain(self):
+        """Sends SIGTERM; returns the exit status and the seconds until the end."""
+        start = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(), time.monotonic() - start
+
     def command(self, *arguments, program="polysketch"):
         """The command line of a client of this server."""
-        return [str(self._bin / program), f"--server={self.address}", *map(str, arguments)]
+        return [str(self.programs / program), f"--server={self.address}", *map(str, arguments)]
 
     def call(self, *arguments, stdin=None):
         """The JSON object that a command of the client prints."""
-        done = subprocess.run(self.command(*arguments, "--json"), input=stdin, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(self.command(*arguments, "--json"), input=stdin, stdout=subprocess.PIPE, text=True, check=True,
+                              env=self._environment)
         return json.loads(done.stdout)
 
     def timed(self, *arguments, stdin=None):
@@ -73,9 +100,23 @@ class Server:
     def load(self, *arguments, check=False):
         """What polysketch-loadgen reports, and the seconds of CPU of the server's own threads: all but the model's."""
         before = self.metric(OWN_CPU)
+        load = self.start_load(*arguments)
+        result = self.load_result(load)
+        if check and load.returncode != 0:
+            raise SystemExit(f"the load generator ended with {load.returncode}: {result['report']}\n{self.log()}")
+        return result, self.metric(OWN_CPU) - before
+
+    def start_load(self, *arguments):
+        """A load that runs beside others: its process."""
         command = self.command("--json", "--quiet", *arguments, program="polysketch-loadgen")
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=check)
-        return json.loads(done.stdout), self.metric(OWN_CPU) - before
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._environment)
+
+    def load_result(self, load):
+        """Waits for the end of a load, and returns what the load generator reports."""
+        output, _ = load.communicate()
+        if not output:
+            raise SystemExit(f"the load generator ended with {load.returncode} and no report; the server's log:\n{self.log()}")
+        return json.loads(output)
 
     def metric(self, name):
         """The value of a series of /metrics; `name` includes its labels."""
@@ -95,7 +136,7 @@ class Stream(threading.Thread):
         super().__init__(daemon=True)
         command = server.command("complete", f"--prompt-tokens={prompt}", "--ids", "--max-tokens=1000000", "--ignore-eos",
                                  "--draft-tokens=0")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, env=environment(server.programs))
         self.times = []
         self.start()
 

@@ -36,7 +36,7 @@ MACHINE = {
 
 
 class GpuCheckTest(unittest.TestCase):
-    def run_script(self, mode, programs, limit=3):
+    def run_script(self, mode, programs, limit=3, arguments=()):
         """The script's exit status, output and seconds on a machine with these programs in place of MACHINE."""
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, "scripts"))
@@ -48,10 +48,11 @@ class GpuCheckTest(unittest.TestCase):
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(f"#!/bin/sh\n{code}\n")
                 os.chmod(path, 0o755)
-            environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "GPU_CHECK_LIMIT": str(limit)}
+            environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "GPU_CHECK_LIMIT": str(limit),
+                           "GPU_CHECK_MODEL": "model"}
             environment.pop("OUT", None)
             start = time.monotonic()
-            ended = subprocess.run([os.path.join(folder, "scripts/gpu-check"), mode], env=environment, check=False, timeout=50,
+            ended = subprocess.run([os.path.join(folder, "scripts/gpu-check"), mode, *arguments], env=environment, check=False, timeout=50,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             return ended.returncode, ended.stdout, time.monotonic() - start
 
@@ -98,6 +99,33 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_device_that_does_not_answer_is_stopped(self):
         self.expect_stopped("correctness", {"nvidia-smi": f'case "$*" in *compute_cap*) echo 9.0;; *) {HANG};; esac'},
                             "FAILED: nvidia-smi\n")
+
+    def test_a_server_that_hangs_is_stopped(self):
+        self.expect_stopped("server", {"python3": f'case "$*" in *bench/serving*) {HANG};; esac'}, "FAILED: bench/serving\n")
+
+    def test_the_server_on_a_cpu_asks_for_no_gpu(self):
+        programs = {"nvidia-smi": "exit 9", "nvcc": "exit 9", "python3": 'case "$*" in *bench/serv*) echo "python3 $*";; esac'}
+        for device in ("--device=cpu",), ("--device", "cpu"):
+            status, output, _ = self.run_script("server", programs, limit=30, arguments=device)
+            self.assertEqual(status, 0, output)
+            self.assertRegex(output, f"python3 -B bench/serving .* {' '.join(device)}\n")
+            self.assertNotIn("--floor", output)
+
+    def test_the_server_on_a_gpu_has_a_floor(self):
+        programs = {"python3": 'case "$*" in *bench/serv*) echo "python3 $*";; esac'}
+        status, output, _ = self.run_script("server", programs, limit=30)
+        self.assertEqual(status, 0, output)
+        self.assertIn("--device cuda --floor 0.95", output)
+
+    def test_a_server_below_its_floor_fails(self):
+        status, output, _ = self.run_script("server", {"python3": 'case "$*" in *bench/serving*) exit 1;; esac'}, limit=30)
+        self.assertEqual(status, 1, output)
+        self.assertIn("FAILED: bench/serving\n", output)
+
+    def test_packing_something_unknown_is_refused(self):
+        status, output, _ = self.run_script("pack", {}, arguments=["sever"])
+        self.assertEqual(status, 2, output)
+        self.assertIn("expected nothing or server, found sever", output)
 
     def test_what_follows_without_time_is_named(self):
         self.expect_stopped("correctness", {"cmake": BUILD.format(HANG)},
