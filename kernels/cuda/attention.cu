@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 
 #include "base/check.h"
 #include "kernels/cuda/attention_general.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 #include "kernels/cuda/attention_state.cuh"
+#include "kernels/cuda/attention_steps.cuh"
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace polysketch::cuda {
@@ -156,6 +159,12 @@ struct GeneralKernels {
   void Few(const AttentionPlan& plan, float*, int32_t*) const { PS_CHECK(plan.few.jobs.empty()); }
 };
 
+// POLYSKETCH_CUDA_STEPS=off: AttendParts computes all jobs of few rows.
+bool WantsSteps() {
+  static const char* const wish = std::getenv("POLYSKETCH_CUDA_STEPS");
+  return wish == nullptr || std::strcmp(wish, "off") != 0;
+}
+
 // The kernels with tensor cores, for the operations that take the most time.
 template <int D, bool GATED>
 struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
@@ -170,7 +179,25 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
     device->Launch(AttendTiles<D, GATED>, Grid(list, shape, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
+  // Whether AttendSteps computes the jobs of few rows: rows of one token that give every
+  // multiprocessor an item.
+  bool InSteps(const AttentionPlan& plan) const {
+    return WantsSteps() && plan.max_rows == 1 && plan.max_parts <= kMaxStepParts &&
+           std::ssize(plan.few.jobs) * shape.heads >= device->multiprocessors() &&
+           StepMemory<D>::Bytes(shape.far_dim, shape.near_dim) <= device->shared_limit();
+  }
+  void Steps(const AttentionPlan& plan) const {
+    const auto blocks = static_cast<unsigned>(device->multiprocessors());
+    device->LaunchDependent(AttendSteps<D, GATED>, dim3(blocks), kStepThreads,
+                            StepMemory<D>::Bytes(shape.far_dim, shape.near_dim), shape,
+                            plan.few.on_device,
+                            static_cast<int>(std::ssize(plan.few.jobs)) * shape.heads);
+  }
   void Few(const AttentionPlan& plan, float* results, int32_t* arrivals) const {
+    if constexpr (D <= 64) {  // the ring of larger heads fits no device
+      if (InSteps(plan)) return Steps(plan);
+      if (device->rehearsing()) Steps(plan);
+    }
     const auto parts = static_cast<unsigned>(plan.max_parts);
     device->LaunchDependent(AttendParts<D, GATED>, Grid(plan.few, shape, parts), kWarpSize,
                             PartsShared<D>(shape.far_dim, shape.near_dim), shape,
@@ -396,6 +423,7 @@ void AttentionRunner::AppendShape(std::vector<int64_t>* shape) const {
     shape->push_back(MaxCount(plan.late_stores));
     shape->push_back(MaxCount(plan.tiles));
     shape->push_back(plan.max_parts);
+    shape->push_back(plan.max_rows);
   }
 }
 

@@ -168,6 +168,7 @@ class Planner {
       job.partial = needs.parts;
       needs.parts += parts * job.count;
       plan.max_parts = std::max(plan.max_parts, parts);
+      plan.max_rows = std::max(plan.max_rows, job.count);
       plan.few.jobs.push_back(job);
       ++needs.few;
       return;

@@ -56,6 +56,7 @@ struct AttentionPlan {
   JobList<AttendJob> few;    // at most `few_rows` rows
   JobList<StoreJob> late_stores;
   int64_t max_parts = 0;  // of a job in `few`
+  int32_t max_rows = 0;   // of a job in `few`
 
   // Calls visit(list) for every list of a plan.
   template <typename Plan, typename Visit>

@@ -118,8 +118,10 @@ struct Queries {
   Bf16 *far, *near;
   int far_size, near_size;
 
+  // rows: those that there is memory for. Of these the first `stored` are written, zeros after the
+  // job's own.
   __device__ Queries(const AttentionShape& shape, const AttendJob& job, int head, void* memory,
-                     int rows, int thread, int threads)
+                     int rows, int stored, int thread, int threads)
       : far(static_cast<Bf16*>(memory)),
         far_size(shape.far_dim > 0 ? PadTo16(shape.far_dim) + kRowPad : 0),
         near_size(PadTo16(shape.near_dim) + kRowPad) {
@@ -129,10 +131,10 @@ struct Queries {
                            int to_width) {
       const int64_t offset = token * width, stride = static_cast<int64_t>(shape.heads) * width;
       if (rounded != nullptr) {
-        CopyQueries(rounded + offset, stride, width, job.count, to, to_width, rows, thread,
+        CopyQueries(rounded + offset, stride, width, job.count, to, to_width, stored, thread,
                     threads);
       } else {
-        RoundQueries(floats + offset, stride, width, job.count, to, to_width, rows, thread,
+        RoundQueries(floats + offset, stride, width, job.count, to, to_width, stored, thread,
                      threads);
       }
     };
@@ -160,7 +162,8 @@ __global__ void __launch_bounds__(kTileThreads)
     LoadPart<D, GATED>(shape, job, head, parts, part, buffer(stage), thread, kTileThreads);
   };
   load(0, 0);
-  const Queries queries(shape, job, head, shared, TileRows<D>(), thread, kTileThreads);
+  const Queries queries(shape, job, head, shared, TileRows<D>(), TileRows<D>(), thread,
+                        kTileThreads);
 
   const int row = thread / kWarpSize * 16 * M;
   const Bf16* far_q = queries.far + row * queries.far_size;
@@ -262,20 +265,41 @@ __device__ __forceinline__ int64_t ResultOffset(const AttentionShape& shape, con
          RowResult<D>();
 }
 
-// Joins the parts of a job's rows as AttendTiles does: in order, whichever warp does it. One warp.
-template <int D, bool GATED>
+// Stores a warp's sums of a part as the results result_of(row) of a job's `count` rows.
+template <int D, typename ResultOf>
+__device__ __forceinline__ void StoreResults(int count, const RowSums<D, 1>& sums,
+                                             const ResultOf& result_of) {
+  const int t = threadIdx.x % 4;
+  ForRows<1>([&](int, int half, int r) {
+    if (r >= count) return;
+    float* of_row = result_of(r);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      of_row[8 * n + 2 * t] = sums.values[0][n][2 * half];
+      of_row[8 * n + 2 * t + 1] = sums.values[0][n][2 * half + 1];
+    }
+    if (t == 0) {
+      of_row[D] = sums.weights[0][2 * half];
+      of_row[D + 1] = sums.top[0][half];
+    }
+  });
+}
+
+// Joins the results result_of(part, row) of a job's rows as AttendTiles does: in order, whichever warp
+// does it. One warp.
+template <int D, bool GATED, typename ResultOf>
 __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const AttendJob& job,
-                                          int head, const float* results) {
+                                          int head, const ResultOf& result_of) {
   constexpr int kColumns = D / kWarpSize;  // of a lane
   const PartList list(shape, job, job.block_offset + job.count - 1);
   const int64_t parts = list.size();
-  const int lane = threadIdx.x;
+  const int lane = threadIdx.x % kWarpSize;
   const bool softmax = shape.near_power == 0;
   for (int r = 0; r < job.count; ++r) {
     float values[kColumns] = {}, weights = 0, top = -INFINITY;
 #pragma unroll 2
     for (int64_t part = 0; part < parts; ++part) {
-      const float* of_row = results + ResultOffset<D>(shape, job, head, part) + r * RowResult<D>();
+      const float* of_row = result_of(part, r);
       const Joint joint(softmax, top, of_row[D + 1]);
       top = joint.top;
 #pragma unroll
@@ -315,7 +339,7 @@ __global__ void __launch_bounds__(kWarpSize)
                              shape.near_dim);
   LoadPart<D, GATED>(shape, job, head, parts, part, buffer, lane, kWarpSize);
   CommitCopies();
-  const Queries queries(shape, job, head, shared, 16, lane, kWarpSize);
+  const Queries queries(shape, job, head, shared, 16, 16, lane, kWarpSize);
   WaitCopies<0>();
   __syncthreads();
   RowSums<D, 1> sums;
@@ -323,20 +347,7 @@ __global__ void __launch_bounds__(kWarpSize)
                            queries.near, queries.near_size, buffer, &sums);
 
   float* result = results + ResultOffset<D>(shape, job, head, part);
-  const int t = lane % 4;
-  ForRows<1>([&](int, int half, int r) {
-    if (r >= job.count) return;
-    float* of_row = result + r * RowResult<D>();
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      of_row[8 * n + 2 * t] = sums.values[0][n][2 * half];
-      of_row[8 * n + 2 * t + 1] = sums.values[0][n][2 * half + 1];
-    }
-    if (t == 0) {
-      of_row[D] = sums.weights[0][2 * half];
-      of_row[D + 1] = sums.top[0][half];
-    }
-  });
+  StoreResults(job.count, sums, [&](int r) { return result + r * RowResult<D>(); });
 
   __syncwarp();
   int32_t before = 0;
@@ -347,7 +358,11 @@ __global__ void __launch_bounds__(kWarpSize)
 #endif
   __syncwarp();
   // The job is read again: kept until here, it would cost every part registers.
-  if (last) JoinParts<D, GATED>(shape, jobs[blockIdx.x], head, results);
+  if (!last) return;
+  const AttendJob& again = jobs[blockIdx.x];
+  JoinParts<D, GATED>(shape, again, head, [&](int64_t of_part, int r) {
+    return results + ResultOffset<D>(shape, again, head, of_part) + r * RowResult<D>();
+  });
 }
 
 constexpr int kFoldThreads = 128;

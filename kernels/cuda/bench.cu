@@ -242,7 +242,7 @@ int Main(int argc, char** argv) {
                  32768, 0);
   BenchAttention(&bench, "prefill attention, 12 heads, d 64 r 64, n 8192", Spec(12, 64, 64), 1,
                  8192, 0);
-  for (const int batch : {1, 8, 64}) {
+  for (const int batch : {1, 8, 16, 64, 256}) {
     BenchAttention(&bench, "decode attention, 12 heads, d 64 r 32, batch " + std::to_string(batch),
                    Spec(12, 64, 32), batch, 1, 8192 + 127);
   }

@@ -48,8 +48,8 @@ class Ceilings {
       Report("read by rings of 8 bulk copies of 16 KB", kBytes, [&] {
         device_.Zero(sums_.data(), sums_.size() * sizeof(uint32_t));
         device_.Launch(ReadByRing, dim3(device_.multiprocessors()), kRingThreads,
-                       ReadRing::kSharedBytes, reinterpret_cast<const uint8_t*>(from), kBytes,
-                       sums_.data());
+                       ReadRing::SharedBytes(kRingPiece), reinterpret_cast<const uint8_t*>(from),
+                       kBytes, sums_.data());
       });
       CheckSums("the rings have not read all words");
     }

@@ -1,5 +1,5 @@
-// Bulk copies from global to shared memory, and the barriers in shared memory (mbarrier) that say when
-// they have arrived; CopyRing: a ring of stages that one thread fills and warps read. From sm_90 on.
+// Barriers in shared memory (mbarrier) that say when copies from global memory have arrived; bulk
+// copies, from sm_90 on; CopyRing: a ring of stages that a thread or a warp fills and warps read.
 // Compiled by g++ (tests/simt), the instructions are emulated.
 //
 // A barrier's phase ends when `count` threads have arrived and all announced bytes have come. Its
@@ -59,23 +59,36 @@ __device__ __forceinline__ void ArriveWithBytes([[maybe_unused]] uint64_t* barri
 #endif
 }
 
+// ArriveAt once all copies of this thread (CopyAsync16) that it has started have come.
+__device__ __forceinline__ void ArriveAfterCopies(uint64_t* barrier) {
+#if defined(__CUDACC__)
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+#else
+  simt::ArriveAfterCopies(barrier);
+#endif
+}
+
 // Waits until the last phase of this parity has ended; before the first phase ends, parity 1 counts
 // as ended.
-__device__ __forceinline__ void AwaitPhase([[maybe_unused]] uint64_t* barrier,
-                                           [[maybe_unused]] uint32_t parity) {
+__device__ __forceinline__ void AwaitPhase(uint64_t* barrier, uint32_t parity) {
+#if defined(__CUDACC__)
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define POLYSKETCH_TEST_WAIT "mbarrier.try_wait.parity.shared::cta.b64"
+#else
+#define POLYSKETCH_TEST_WAIT "mbarrier.test_wait.parity.shared::cta.b64"
+#endif
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
   uint32_t ended;
   do {
-    asm volatile(
-        "{ .reg .pred ended;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, ended; }"
-        : "=r"(ended)
-        : "r"(address), "r"(parity)
-        : "memory");
+    asm volatile("{ .reg .pred ended;\n" POLYSKETCH_TEST_WAIT
+                 " ended, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, ended; }"
+                 : "=r"(ended)
+                 : "r"(address), "r"(parity)
+                 : "memory");
   } while (ended == 0);
-#elif !defined(__CUDACC__)
+#else
   simt::AwaitPhase(barrier, parity);
 #endif
 }
@@ -99,24 +112,28 @@ __device__ __forceinline__ void CopyBulk([[maybe_unused]] void* shared,
 #endif
 }
 
-// A ring of kStages stages of kBytes bytes. One thread, the producer, fills stage i % kStages with
-// piece i; each of `readers` warps waits for it, reads it, and releases it. Readers only read: what
-// they wrote to a stage would need a fence before the next copy to it.
-template <int kStages, int kBytes>
+// A ring of kStages stages. Stage i % kStages gets piece i, from one thread by bulk copies or from a
+// warp by CopyAsync16; the warps that read a piece wait for it, read it, and release it. Bulk copies
+// into what a thread has written need a fence, which the ring does not have.
+template <int kStages>
 class CopyRing {
  public:
-  static constexpr int kSharedBytes = kStages * (kBytes + 2 * static_cast<int>(sizeof(uint64_t)));
+  static __host__ __device__ constexpr int64_t SharedBytes(int64_t stage_bytes) {
+    return kStages * (stage_bytes + 2 * static_cast<int64_t>(sizeof(uint64_t)));
+  }
 
-  // shared: kSharedBytes bytes, aligned to 128.
-  __device__ explicit CopyRing(uint8_t* shared)
+  // shared: SharedBytes(stage_bytes) bytes; stage_bytes is a multiple of 16.
+  __device__ CopyRing(uint8_t* shared, int stage_bytes)
       : stages_(shared),
-        full_(reinterpret_cast<uint64_t*>(shared + kStages * kBytes)),
+        stage_bytes_(stage_bytes),
+        full_(reinterpret_cast<uint64_t*>(shared + kStages * stage_bytes)),
         empty_(full_ + kStages) {}
 
-  // For one thread; then the thread block synchronises.
-  __device__ void Init(uint32_t readers) const {
+  // For one thread; then the thread block synchronises. fillers: 1 for bulk copies, else the lanes of
+  // a warp. readers: warps that read each piece.
+  __device__ void Init(uint32_t fillers, uint32_t readers) const {
     for (int i = 0; i < kStages; ++i) {
-      InitBarrier(full_ + i, 1);
+      InitBarrier(full_ + i, fillers);
       InitBarrier(empty_ + i, readers);
     }
 #if !defined(POLYSKETCH_FAULT_RING_FENCE)
@@ -124,27 +141,32 @@ class CopyRing {
 #endif
   }
 
-  // The producer: waits until the stage of piece `i` is free and announces `bytes` bytes, which the
-  // caller copies next.
-  __device__ __forceinline__ void Begin(uint32_t i, uint32_t bytes) const {
+  // A filler: waits until the stage of piece `i` is free, and returns it.
+  __device__ __forceinline__ uint8_t* Begin(uint32_t i) const {
 #if !defined(POLYSKETCH_FAULT_RING_REUSE)
     AwaitPhase(empty_ + i % kStages, Round(i) ^ 1);
 #endif
+    return stages_ + i % kStages * stage_bytes_;
+  }
+  // A lane of the filling warp: has started its copies of piece `i`.
+  __device__ __forceinline__ void End(uint32_t i) const { ArriveAfterCopies(full_ + i % kStages); }
+  // The filling thread: announces `bytes` bytes of bulk copies, which it starts next.
+  __device__ __forceinline__ void Announce(uint32_t i, uint32_t bytes) const {
     ArriveWithBytes(full_ + i % kStages, bytes);
   }
   __device__ __forceinline__ void Copy(uint32_t i, uint32_t offset, const void* global,
                                        uint32_t bytes) const {
-    CopyBulk(stages_ + i % kStages * kBytes + offset, global, bytes, full_ + i % kStages);
+    CopyBulk(stages_ + i % kStages * stage_bytes_ + offset, global, bytes, full_ + i % kStages);
   }
 
   // A reader: waits until piece `i` has come.
-  __device__ __forceinline__ const uint8_t* Await(uint32_t i) const {
+  __device__ __forceinline__ uint8_t* Await(uint32_t i) const {
 #if defined(POLYSKETCH_FAULT_RING_PARITY)
     AwaitPhase(full_ + i % kStages, Round(i) ^ 1);
 #elif !defined(POLYSKETCH_FAULT_RING_WAIT)
     AwaitPhase(full_ + i % kStages, Round(i));
 #endif
-    return stages_ + i % kStages * kBytes;
+    return stages_ + i % kStages * stage_bytes_;
   }
   // A reader: all its lanes have read piece `i`.
   __device__ __forceinline__ void Release(uint32_t i) const {
@@ -158,6 +180,7 @@ class CopyRing {
   static __device__ __forceinline__ uint32_t Round(uint32_t i) { return i / kStages & 1; }
 
   uint8_t* const stages_;
+  const int stage_bytes_;
   uint64_t* const full_;
   uint64_t* const empty_;
 };

@@ -59,21 +59,22 @@ __global__ void __launch_bounds__(kCeilingThreads)
 // ReadPieces by a ring of bulk copies. The first warps of a thread block read, the one after them
 // starts the copies. sums: [blocks][kCeilingThreads].
 constexpr int kRingPiece = 16 << 10;
-using ReadRing = CopyRing<8, kRingPiece>;
+using ReadRing = CopyRing<8>;
 constexpr int kRingThreads = kCeilingThreads + kWarpSize;
 
 __global__ void __launch_bounds__(kRingThreads)
     ReadByRing(const uint8_t* from, int64_t bytes, uint32_t* sums) {
-  const ReadRing ring(SharedMemory<uint8_t>());
+  const ReadRing ring(SharedMemory<uint8_t>(), kRingPiece);
   const int thread = threadIdx.x;
-  if (thread == 0) ring.Init(kCeilingThreads / kWarpSize);
+  if (thread == 0) ring.Init(1, kCeilingThreads / kWarpSize);
   __syncthreads();
   const int64_t step = int64_t{gridDim.x} * kRingPiece;
   uint32_t sum = 0, piece = 0;
   for (int64_t at = int64_t{blockIdx.x} * kRingPiece; at < bytes; at += step, ++piece) {
     if (thread >= kCeilingThreads) {
       if (thread > kCeilingThreads) return;
-      ring.Begin(piece, kRingPiece);
+      ring.Begin(piece);
+      ring.Announce(piece, kRingPiece);
       ring.Copy(piece, 0, from + at, kRingPiece);
       continue;
     }

@@ -339,6 +339,21 @@ __device__ __forceinline__ int32_t CountArrival(int32_t* counter) {
 #endif
 }
 
+// CountArrival for a counter of shared memory and the threads of the block.
+__device__ __forceinline__ int32_t CountArrivalInBlock(int32_t* counter) {
+#if defined(__CUDACC__)
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(counter));
+  int32_t before;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.s32 %0, [%1], 1;"
+               : "=r"(before)
+               : "r"(address)
+               : "memory");
+  return before;
+#else
+  return (*counter)++;
+#endif
+}
+
 // tanh with a relative error of 2^-11, for values that are rounded to 16 bits next. The emulation is
 // as inexact.
 __device__ __forceinline__ float FastTanh(float x) {

@@ -29,19 +29,23 @@ class CeilingsTest : public ::testing::Test {
 
 // Every thread block adds up what its readers have read, piece by piece, with a factor for the piece.
 constexpr int kSmallPiece = 512, kSmallStages = 3, kReaders = 2;
-using SmallRing = CopyRing<kSmallStages, kSmallPiece>;
+using SmallRing = CopyRing<kSmallStages>;
 
-__global__ void WeighPieces(const uint32_t* from, int pieces, uint32_t* sums) {
-  const SmallRing ring(SharedMemory<uint8_t>());
-  const int warp = threadIdx.x / kWarpSize;
-  if (threadIdx.x == 0) ring.Init(kReaders);
+__global__ void WeighPieces(const uint32_t* from, int pieces, bool bulk, uint32_t* sums) {
+  const SmallRing ring(SharedMemory<uint8_t>(), kSmallPiece);
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  if (threadIdx.x == 0) ring.Init(bulk ? 1 : kWarpSize, kReaders);
   __syncthreads();
   if (warp == kReaders) {
-    for (int i = 0; i < pieces && threadIdx.x % kWarpSize == 0; ++i) {
-      ring.Begin(i, kSmallPiece);
-      for (int half = 0; half < 2; ++half) {
-        ring.Copy(i, half * kSmallPiece / 2, from + (2 * i + half) * kSmallPiece / 8,
-                  kSmallPiece / 2);
+    for (int i = 0; i < pieces && (lane == 0 || !bulk); ++i) {
+      const uint32_t* piece = from + i * kSmallPiece / 4;
+      uint8_t* stage = ring.Begin(i);
+      if (bulk) {
+        ring.Announce(i, kSmallPiece);
+        for (int at : {0, kSmallPiece / 2}) ring.Copy(i, at, piece + at / 4, kSmallPiece / 2);
+      } else {
+        CopyAsync16(stage + 16 * lane, piece + 4 * lane, true);
+        ring.End(i);
       }
     }
     return;
@@ -49,7 +53,7 @@ __global__ void WeighPieces(const uint32_t* from, int pieces, uint32_t* sums) {
   uint32_t sum = 0;
   for (int i = 0; i < pieces; ++i) {
     const auto* words = reinterpret_cast<const uint32_t*>(ring.Await(i));
-    for (int w = threadIdx.x % kWarpSize; w < kSmallPiece / 4; w += kWarpSize) {
+    for (int w = lane; w < kSmallPiece / 4; w += kWarpSize) {
       sum += words[w] * (2 * i + 1);
     }
     ring.Release(i);
@@ -62,10 +66,11 @@ TEST_F(CeilingsTest, TheRingGivesEveryPieceToAllReaders) {
   DeviceArray<uint32_t> words(device_.get(), kPieces * kWords);
   DeviceArray<uint32_t> sums(device_.get(), kReaders * kWarpSize);
   device_->Launch(FillWords, dim3(2), 64, 0, words.data(), words.size());
-  for (int seed = 0; seed < 50; ++seed) {
+  for (int seed = 0; seed < 100; ++seed) {
     simt::Seed(seed);
-    device_->Launch(WeighPieces, dim3(1), (kReaders + 1) * kWarpSize, SmallRing::kSharedBytes,
-                    words.data(), kPieces, sums.data());
+    device_->Launch(WeighPieces, dim3(1), (kReaders + 1) * kWarpSize,
+                    SmallRing::SharedBytes(kSmallPiece), words.data(), kPieces, seed % 2 == 0,
+                    sums.data());
     for (int lane = 0; lane < kReaders * kWarpSize; ++lane) {
       uint32_t want = 0;
       for (int i = 0; i < kPieces; ++i) {
@@ -95,7 +100,7 @@ TEST_F(CeilingsTest, CopiesAndReadsCoverAllBytes) {
                   sums.data());
   EXPECT_EQ(Sum(sums), want);
   device_->Zero(sums.data(), sums.size() * sizeof(uint32_t));
-  device_->Launch(ReadByRing, dim3(kBlocks), kRingThreads, ReadRing::kSharedBytes,
+  device_->Launch(ReadByRing, dim3(kBlocks), kRingThreads, ReadRing::SharedBytes(kRingPiece),
                   reinterpret_cast<const uint8_t*>(from.data()), int64_t{kCount} * 4, sums.data());
   EXPECT_EQ(Sum(sums), want);
 }

@@ -2,6 +2,7 @@
 // may change, and the same bits under every split, every neighbour and every schedule of the
 // emulation.
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,6 +131,50 @@ TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
         const std::vector<int> parts = random.Split(shape.tokens);
         ASSERT_EQ(RunBeside(spec, sequence, parts, &random), whole)
             << testing::Describe(spec) << " split " << ::testing::PrintToString(parts);
+      }
+    }
+  }
+}
+
+// Decoding of many sequences, which has a kernel of its own: sequences at other positions, of which one
+// ends early, with the bits of each alone.
+TEST_F(TensorAttentionTest, TokenByTokenBesideManySequences) {
+  Random random(5);
+  const int sequences = testing::Emulated() ? 5 : 150;
+  const std::pair<AttentionKind, Shape> cases[] = {
+      {AttentionKind::kLearnedSketchMixed, {2, 32, 16, 40, 101}},
+      {AttentionKind::kLearnedSketchMixed, {1, 64, 32, 136, 300}},
+      {AttentionKind::kLearnedSketch, {1, 64, 24, 24, 70}},
+      {AttentionKind::kPerformer, {1, 32, 16, 16, 53}},
+      {AttentionKind::kSoftmax, {1, 32, 0, 24, 90}},
+      {AttentionKind::kPolynomial, {3, 64, 0, 80, 100}},
+  };
+  for (const auto& [kind, shape] : cases) {
+    for (const AttentionSpec& spec : testing::WithDecayGates({Bf16Spec(kind, shape)})) {
+      std::vector<Sequence> all;
+      for (int i = 0; i < sequences; ++i) {
+        all.push_back(testing::RandomSequence(spec, shape.tokens, &random));
+      }
+      std::vector<std::unique_ptr<testing::Runner>> runners;
+      for (int i = 0; i < sequences; ++i) {
+        runners.push_back(std::make_unique<testing::Runner>(*cuda_, spec, all[i]));
+        testing::Step(*cuda_, spec, {{runners[i].get(), shape.tokens - 12 - 7 * i % 40}});
+      }
+      for (int step = 0;; ++step) {
+        testing::SeedSchedule(200 + step);
+        std::vector<testing::Part> parts;
+        for (const auto& runner : runners) {
+          if (runner->state->position() < shape.tokens) parts.push_back({runner.get(), 1});
+        }
+        if (parts.empty()) break;
+        testing::Step(*cuda_, spec, parts);
+      }
+      for (int i = 0; i < sequences; ++i) {
+        const auto whole = testing::RunAlone(*cuda_, spec, all[i], {shape.tokens});
+        for (size_t e = 0; e < whole[0].size(); ++e) {
+          ASSERT_EQ(runners[i]->outputs[0][e], whole[0][e])
+              << testing::Describe(spec) << " sequence " << i << " element " << e;
+        }
       }
     }
   }

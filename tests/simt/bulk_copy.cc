@@ -1,5 +1,5 @@
-// mbarriers and bulk copies. A copy is made at once or at any time until nothing else can run, and the
-// copies of a block in a drawn order, so that a missing wait, a wrong parity and a stage that is used
+// mbarriers and the copies that count at them. A copy is made at once or at any time until nothing
+// else can run, and the copies of a block in a drawn order, so that a missing wait, a wrong parity and a stage that is used
 // again too early show as wrong results or as a deadlock.
 #include <algorithm>
 #include <cstdio>
@@ -23,14 +23,14 @@ struct Barrier {
 };
 static_assert(sizeof(Barrier) == sizeof(uint64_t));
 
-struct Copy {
-  void* to;
-  const void* from;
+// Copies that count at a barrier as bytes, or, without bytes, as an arrival.
+struct Counted {
+  std::vector<ThreadCopy> copies;
   uint32_t bytes;
   uint64_t* barrier;
 };
 
-std::vector<Copy> copies;                  // of the running block, not made yet
+std::vector<Counted> in_progress;          // of the running block
 std::vector<const uint64_t*> not_visible;  // barriers without a fence since their initialisation
 
 [[noreturn]] void Fail(const char* what) {
@@ -53,27 +53,41 @@ void Store(uint64_t* address, Barrier barrier) {
   std::memcpy(address, &barrier, sizeof(barrier));
 }
 
-void Perform(const Copy& copy) {
-  CountAccess(copy.from, copy.bytes, false);
-  std::memcpy(copy.to, copy.from, copy.bytes);
-  Barrier barrier = Load(copy.barrier);
-  barrier.bytes -= static_cast<int32_t>(copy.bytes);
-  Store(copy.barrier, barrier);
+void CountDown(uint64_t* address, int32_t bytes, bool arrives) {
+  Barrier barrier = Load(address);
+  if (arrives && barrier.pending == 0) Fail("more threads arrive at an mbarrier than it counts");
+  barrier.pending -= arrives ? 1 : 0;
+  barrier.bytes -= bytes;
+  Store(address, barrier);
+}
+
+void Complete(const Counted& counted) {
+  for (const ThreadCopy& copy : counted.copies) Perform(copy);
+  CountDown(counted.barrier, static_cast<int32_t>(counted.bytes), counted.bytes == 0);
+}
+
+// Completes now or later.
+void Start(const Counted& counted) {
+  if (Toss()) {
+    Complete(counted);
+  } else {
+    in_progress.push_back(counted);
+  }
 }
 
 }  // namespace
 
 void BeginBulkCopies() {
-  copies.clear();
+  in_progress.clear();
   not_visible.clear();
 }
 
 bool MakeBulkCopy(uint64_t random) {
-  if (copies.empty()) return false;
-  std::swap(copies[random % copies.size()], copies.back());
-  const Copy copy = copies.back();
-  copies.pop_back();
-  Perform(copy);
+  if (in_progress.empty()) return false;
+  std::swap(in_progress[random % in_progress.size()], in_progress.back());
+  const Counted counted = in_progress.back();
+  in_progress.pop_back();
+  Complete(counted);
   return true;
 }
 
@@ -86,13 +100,11 @@ void InitBarrier(uint64_t* barrier, uint32_t count) {
 void FenceBarriers() { not_visible.clear(); }
 
 void ArriveAt(uint64_t* address, uint32_t bytes) {
-  Barrier barrier = Load(address);
-  if (barrier.pending == 0) Fail("more threads arrive at an mbarrier than it counts");
-  barrier.bytes += static_cast<int32_t>(bytes);
-  --barrier.pending;
-  Store(address, barrier);
+  CountDown(address, -static_cast<int32_t>(bytes), true);
   Pause();
 }
+
+void ArriveAfterCopies(uint64_t* barrier) { Start({TakeCopies(), 0, barrier}); }
 
 void AwaitPhase(const uint64_t* address, uint32_t parity) {
   WaitUntil([=] { return Load(address).parity != (parity & 1); });
@@ -106,12 +118,8 @@ void CopyBulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   if (std::ranges::find(not_visible, barrier) != not_visible.end()) {
     Fail("a bulk copy counts at an mbarrier that no fence has made visible");
   }
-  const Copy copy{to, from, bytes, barrier};
-  if (Toss()) {
-    Perform(copy);
-  } else {
-    copies.push_back(copy);
-  }
+  const int size = static_cast<int>(bytes);
+  Start({{{to, from, size, size, 0}}, bytes, barrier});
 }
 
 }  // namespace simt

@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/simt/counts.h"
@@ -57,19 +58,6 @@ constexpr size_t kStack = PS_SIMT_ASAN ? 512 << 10 : 128 << 10;
   std::abort();
 }
 
-struct Copy {
-  void* to;
-  const void* from;
-  int bytes, valid;
-  int group;
-};
-
-void PerformCopy(const Copy& copy) {
-  CountAccess(copy.from, static_cast<size_t>(copy.valid), false);
-  std::memcpy(copy.to, copy.from, copy.valid);
-  std::memset(static_cast<char*>(copy.to) + copy.valid, 0, copy.bytes - copy.valid);
-}
-
 enum class State { kReady, kInWarp, kAtBarrier, kWaiting, kDone };
 
 struct Fiber {
@@ -77,7 +65,7 @@ struct Fiber {
   State state = State::kReady;
   void* sp = nullptr;
   std::unique_ptr<char[]> stack;
-  std::vector<Copy> copies;
+  std::vector<ThreadCopy> copies;
   int groups = 0;  // committed
   const void* in = nullptr;
   void* out = nullptr;
@@ -358,11 +346,18 @@ bool Toss() { return TheMachine().Toss(); }
 void Pause() { TheMachine().Pause(); }
 void WaitUntil(const std::function<bool()>& ready) { TheMachine().WaitUntil(ready); }
 
+void Perform(const ThreadCopy& copy) {
+  CountAccess(copy.from, static_cast<size_t>(copy.valid), false);
+  std::memcpy(copy.to, copy.from, copy.valid);
+  std::memset(static_cast<char*>(copy.to) + copy.valid, 0, copy.bytes - copy.valid);
+}
+std::vector<ThreadCopy> TakeCopies() { return std::exchange(TheMachine().running().copies, {}); }
+
 void CopyAsync(void* to, const void* from, int bytes, int valid) {
   Fiber& fiber = TheMachine().running();
-  const Copy copy{to, from, bytes, valid, fiber.groups};
+  const ThreadCopy copy{to, from, bytes, valid, fiber.groups};
   if (TheMachine().Toss()) {
-    PerformCopy(copy);
+    Perform(copy);
   } else {
     fiber.copies.push_back(copy);
   }
@@ -370,10 +365,10 @@ void CopyAsync(void* to, const void* from, int bytes, int valid) {
 void CommitCopies() { ++TheMachine().running().groups; }
 void WaitCopies(int pending_groups) {
   Fiber& fiber = TheMachine().running();
-  std::vector<Copy> later;
-  for (const Copy& copy : fiber.copies) {
+  std::vector<ThreadCopy> later;
+  for (const ThreadCopy& copy : fiber.copies) {
     if (copy.group < fiber.groups - pending_groups) {
-      PerformCopy(copy);
+      Perform(copy);
     } else {
       later.push_back(copy);
     }

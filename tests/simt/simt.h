@@ -94,6 +94,7 @@ void WaitCopies(int pending_groups);
 void InitBarrier(uint64_t* barrier, uint32_t count);
 void FenceBarriers();
 void ArriveAt(uint64_t* barrier, uint32_t bytes);
+void ArriveAfterCopies(uint64_t* barrier);
 void AwaitPhase(const uint64_t* barrier, uint32_t parity);
 void CopyBulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier);
 

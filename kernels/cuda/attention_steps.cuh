@@ -1,0 +1,122 @@
+// Decoding of many sequences: one row each. Thread blocks as many as multiprocessors take the items
+// (row, head) in turn. Four warps copy the parts of all items (attention_parts.cuh), one after the
+// other, into a ring; eight warps compute a part each, of which the last of an item joins all in
+// order, in shared memory. So the copies never wait for a sum, and no partial result is in device
+// memory. The bits are those of AttendParts.
+#pragma once
+
+#include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/bulk_copy.cuh"
+
+namespace polysketch::cuda {
+
+constexpr int kStepWarps = 8;    // that compute
+constexpr int kStepFillers = 4;  // warps that copy
+constexpr int kStepThreads = (kStepWarps + kStepFillers) * kWarpSize;
+constexpr int kStepStages = 8;
+constexpr int kMaxStepParts = 16;  // of an item
+// Piece i is copied after piece i - kStepStages was released, which is after its item's counter was
+// raised and, by the last warp of the item, after the item was joined. So the pieces that are not
+// released are among kStepStages ones in a row, and with them the items that are not joined.
+constexpr int kStepResults = kMaxStepParts + kStepStages;
+constexpr int kStepItems = kStepStages;
+
+template <int D>
+struct StepMemory {
+  using Ring = CopyRing<kStepStages>;
+  static __host__ __device__ int64_t Bytes(int far_dim, int near_dim) {
+    return Ring::SharedBytes(PartBuffer<D>::Bytes(near_dim)) +
+           kStepWarps * QueryBytes(16, far_dim, near_dim) +
+           kStepResults * RowResult<D>() * sizeof(float) + kStepItems * sizeof(int32_t);
+  }
+  __device__ StepMemory(uint8_t* shared, int far_dim, int near_dim)
+      : ring(shared, static_cast<int>(PartBuffer<D>::Bytes(near_dim))),
+        query_bytes(QueryBytes(16, far_dim, near_dim)) {
+    queries = shared + Ring::SharedBytes(PartBuffer<D>::Bytes(near_dim));
+    results = reinterpret_cast<float*>(queries + kStepWarps * query_bytes);
+    arrivals = reinterpret_cast<int32_t*>(results + kStepResults * RowResult<D>());
+  }
+  __device__ __forceinline__ float* Result(uint32_t piece) const {
+    return results + piece % kStepResults * RowResult<D>();
+  }
+
+  const Ring ring;
+  const int64_t query_bytes;
+  uint8_t* queries;   // [kStepWarps]
+  float* results;     // [kStepResults][RowResult]
+  int32_t* arrivals;  // [kStepItems]
+};
+
+// Computes piece `piece`, part `part` of an item; joins the item if it is the last part to come.
+// item: its number in this thread block. first: its first piece.
+template <int D, bool GATED>
+__device__ __forceinline__ void AttendStep(const AttentionShape& shape, const AttendJob& job,
+                                           int head, const PartList& parts, uint32_t item,
+                                           uint32_t first, uint32_t piece,
+                                           const StepMemory<D>& memory) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const Queries queries(shape, job, head, memory.queries + warp * memory.query_bytes, 16, 1, lane,
+                        kWarpSize);
+  __syncwarp();
+  const PartBuffer<D> buffer(memory.ring.Await(piece), shape.near_dim);
+  RowSums<D, 1> sums;
+  ComputePart<D, 1, GATED>(shape, job, head, parts, piece - first, 0, queries.far, queries.far_size,
+                           queries.near, queries.near_size, buffer, &sums);
+  StoreResults(job.count, sums, [&](int) { return memory.Result(piece); });
+  __syncwarp();
+  int32_t* arrivals = memory.arrivals + item % kStepItems;
+  int32_t before = 0;
+  if (lane == 0) before = CountArrivalInBlock(arrivals);
+  bool last = __shfl_sync(kFullWarp, before, 0) + 1 == parts.size();
+#if defined(POLYSKETCH_FAULT_EARLY_STEP)
+  last = piece - first + 1 == parts.size();
+#endif
+  __syncwarp();
+  if (last) {
+    JoinParts<D, GATED>(shape, job, head,
+                        [&](int64_t part, int) { return memory.Result(first + part); });
+    __syncwarp();
+    if (lane == 0) *arrivals = 0;
+  }
+  memory.ring.Release(piece);
+}
+
+// Jobs of one row with at most kMaxStepParts parts. items: jobs times heads.
+template <int D, bool GATED>
+__global__ void __launch_bounds__(kStepThreads, 1)
+    AttendSteps(AttentionShape shape, const AttendJob* jobs, int items) {
+  AfterEarlierKernels();
+  const StepMemory<D> memory(SharedMemory<uint8_t>(), shape.far_dim, shape.near_dim);
+  const int thread = threadIdx.x, warp = thread / kWarpSize;
+  if (thread == 0) memory.ring.Init(kStepFillers * kWarpSize, 1);
+  if (thread < kStepItems) memory.arrivals[thread] = 0;
+  // The rows after the first one of each tile of queries stay zero.
+  for (int i = thread; i < kStepWarps * memory.query_bytes / 16; i += kStepThreads) {
+    reinterpret_cast<uint4*>(memory.queries)[i] = uint4{};
+  }
+  __syncthreads();
+  uint32_t first = 0, number = 0;
+  for (int item = blockIdx.x; item < items; item += static_cast<int>(gridDim.x), ++number) {
+    const AttendJob& job = jobs[item / shape.heads];
+    const int head = item % shape.heads;
+    const PartList parts(shape, job, job.block_offset);
+    const auto count = static_cast<uint32_t>(parts.size());
+    if (warp >= kStepWarps) {
+      for (uint32_t i = 0; i < count; ++i) {
+        const PartBuffer<D> buffer(memory.ring.Begin(first + i), shape.near_dim);
+        LoadPart<D, GATED>(shape, job, head, parts, i, buffer, thread - kStepWarps * kWarpSize,
+                           kStepFillers * kWarpSize);
+        memory.ring.End(first + i);
+      }
+    } else {
+      // Piece i is of warp i % kStepWarps.
+      uint32_t i = (warp + kStepWarps - first % kStepWarps) % kStepWarps;
+      for (; i < count; i += kStepWarps) {
+        AttendStep<D, GATED>(shape, job, head, parts, number, first, first + i, memory);
+      }
+    }
+    first += count;
+  }
+}
+
+}  // namespace polysketch::cuda
