@@ -161,7 +161,7 @@ struct GeneralKernels {
 
 // POLYSKETCH_CUDA_STEPS=off: AttendParts computes all jobs of few rows.
 bool WantsSteps() {
-  static const char* const wish = std::getenv("POLYSKETCH_CUDA_STEPS");
+  const char* wish = std::getenv("POLYSKETCH_CUDA_STEPS");
   return wish == nullptr || std::strcmp(wish, "off") != 0;
 }
 
