@@ -191,10 +191,8 @@ TEST(ScoreStream, ReturnsFarMasses) {
   const auto score = [&](size_t first, size_t chunk, const std::string& session) {
     size_t sent = first;
     return client.ScoreAll([&](v1::ScoreRequest* request) {
-      if (sent == first) {
-        request->set_far_mass(true);
-        request->set_session(session);
-      }
+      request->set_far_mass(sent == first);
+      request->set_session(sent == first ? session : "");
       const auto begin = tokens.begin() + static_cast<ptrdiff_t>(sent);
       const size_t count = std::min(chunk, tokens.size() - sent);
       request->mutable_tokens()->mutable_ids()->Assign(begin,

@@ -24,6 +24,8 @@ class Recipe:
     beta2: float = 0.95
     weight_decay: float = 0.0
     clip: float = 1.0  # the largest norm of the gradient
+    near_scale: float = 1.0  # mixed kinds: where the scales of the near norms start
+    balance_parts: bool = False  # mixed kinds: the far part starts with the mean weight of the near part
     seed: int = 0
 
 

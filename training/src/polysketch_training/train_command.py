@@ -22,6 +22,7 @@ from polysketch_training.batches import Batches
 from polysketch_training.disk import writing
 from polysketch_training.export import export_model
 from polysketch_training.flax_checkpoint import draw_sketches
+from polysketch_training.initial_scales import set_initial_scales
 from polysketch_training.model import PolysketchModel
 from polysketch_training.presets import Preset
 from polysketch_training.run_folder import RunFolder, Settings
@@ -113,6 +114,8 @@ def _make_model(args, settings: Settings, tokenizer: pathlib.Path) -> Polysketch
     if settings.sketch_seed is not None:
         for layer, sketch in zip(model.layers, draw_sketches(settings.config, settings.sketch_seed)):
             layer.attn.sketch.level0.copy_(torch.from_numpy(np.array(sketch)))
+    if settings.config.is_mixed:
+        set_initial_scales(model, settings.recipe.near_scale, settings.recipe.balance_parts)
     if args.init:
         _check_init_tokenizer(args.init, tokenizer)
         tensors = read_folder_tensors(args.init, read_model_config(args.init / "config.json"))

@@ -97,6 +97,13 @@ def _add_recipe(group) -> None:
     )
     group.add_argument("--weight-decay", type=float, metavar="X", help="of AdamW (0: Adam)")
     group.add_argument("--clip", type=float, metavar="X", help="the largest norm of the gradient")
+    group.add_argument("--near-scale", type=float, metavar="X", help="mixed kinds: where the scales of the near norms start (1)")
+    group.add_argument(
+        "--balance-parts",
+        action="store_true",
+        default=None,
+        help="mixed kinds: the far part starts at a scale that gives it the mean weight of the near part, which --near-scale sets",
+    )
     group.add_argument("--seed", type=_natural, metavar="N", help="of weights and batches")
 
 
@@ -153,6 +160,12 @@ def _check(config: ModelConfig, recipe: Recipe, args) -> None:
         raise ToolError(f"--length: expected a multiple of the block ({block}) for streamed rows, found {recipe.length}")
     if args.tokens and not args.tokenizer:
         raise ToolError("--tokens: expected --tokenizer beside it, the tokenizer that made the tokens")
+    if not recipe.near_scale > 0:
+        raise ToolError(f"--near-scale: expected a number above 0, found {recipe.near_scale}")
+    for name, value in (("--near-scale", args.near_scale), ("--balance-parts", args.balance_parts)):
+        if value is not None and (not config.is_mixed or args.init):
+            found = f"--init {args.init}" if config.is_mixed else config.attention
+            raise ToolError(f"{name}: expected a new model of a mixed kind, found {found}")
     if not recipe.learning_rate > 0:
         raise ToolError(f"--learning-rate: expected a number above 0, found {recipe.learning_rate}")
 

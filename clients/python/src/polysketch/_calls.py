@@ -101,7 +101,7 @@ class ScoreReader(_Reader):
         finish = self.last().finish
         return Score(finish.tokens, self._logprobs.tolist(), finish.logprob_sum, finish.perplexity,
                      copy_fields(Timings, finish.timings), self._greedy,
-                     [FarMass(range.layer, range.first, range.queries, list(range.shares)) for range in finish.far_mass])
+                     [FarMass(one.layer, one.first, one.queries, list(one.shares)) for one in finish.far_mass])
 
 
 class AppendReader(_Reader):
