@@ -60,7 +60,7 @@ struct CachedQueries {
   int64_t sinks = 0, window = 0, last = 0;
   // The spans of these tiles: the first `sink_spans` ones, and `spans` in all.
   int64_t sink_spans = 0, spans = 0;
-  int64_t sums = -1;  // the place of the sums of the first span, if they are joined in the end
+  int64_t sums = -1;  // where the sums of its spans begin, if they are joined in the end
   // attention_divided.h: of queries of several segments, and of one segment's that are among such ones.
   int64_t together = -1, earlier = -1;
 
@@ -93,15 +93,19 @@ struct CachedTiling {
 
 // The sums of a span, or of several, for each query.
 struct SpanSums {
-  float* values;        // [kCachedQueries][dp]: of weights times values
+  float* values;        // [queries][dp]: of weights times values
   float* denominators;  // of weights
   float* tops;          // the largest scores; softmax
 
-  static SpanSums In(const HeadLayout& layout, FloatParts* parts) {
+  static SpanSums In(const HeadLayout& layout, int64_t queries, FloatParts* parts) {
     // Whole vectors from any query on.
-    constexpr int64_t kPadded = (kCachedQueries + 2 * kLanes - 1) / kLanes * kLanes;
-    return {parts->Next(kCachedQueries * layout.padded_dim), parts->Next(kPadded),
-            parts->Next(kPadded)};
+    const int64_t padded = (queries + 2 * kLanes - 1) / kLanes * kLanes;
+    return {parts->Next(queries * layout.padded_dim), parts->Next(padded), parts->Next(padded)};
+  }
+  static int64_t Floats(const HeadLayout& layout, int64_t queries) {
+    FloatParts parts{nullptr};
+    In(layout, queries, &parts);
+    return parts.size;
   }
   // The sums of the queries from `row` on.
   SpanSums From(int row, const HeadLayout& layout) const {
@@ -116,7 +120,8 @@ struct CachedScratch {
 
   static CachedScratch In(const AttentionSpec& spec, const HeadLayout& layout, FloatParts* parts) {
     return {parts->Next(kCachedQueries * kKeyPanel), parts->Next(kCachedQueries * spec.near_dim()),
-            SpanSums::In(layout, parts), SpanSums::In(layout, parts)};
+            SpanSums::In(layout, kCachedQueries, parts),
+            SpanSums::In(layout, kCachedQueries, parts)};
   }
 };
 

@@ -68,11 +68,9 @@ class CachedAttention {
         input_(input),
         out_(out),
         tiles_(spec) {
-    FloatParts scratch{nullptr}, sums{nullptr};
+    FloatParts scratch{nullptr};
     CachedScratch::In(spec, layout, &scratch);
-    SpanSums::In(layout, &sums);
     scratch_floats_ = scratch.size;
-    sums_floats_ = sums.size;
   }
 
   void Run() {
@@ -82,7 +80,9 @@ class CachedAttention {
     ComputeTogether();
     const std::vector<Place> ends = Divide();
     PrepareJoins(ends);
-    context_.pool().ParallelFor(std::ssize(ends), [&](int64_t task, int thread) {
+    // The last ones first: what is computed together is whole and takes longest.
+    context_.pool().ParallelFor(std::ssize(ends), [&](int64_t i, int thread) {
+      const int64_t task = std::ssize(ends) - 1 - i;
       RunTask(task == 0 ? Place{0, 0} : ends[task - 1], ends[task], Scratch(thread));
     });
     Join();
@@ -93,10 +93,10 @@ class CachedAttention {
   struct Place {
     int64_t queries, span;
   };
-  // Where a span has its sums, and the first query in them.
+  // Sums of a span of some queries, counted in floats, and the first query in them that is meant.
   struct SumsPlace {
-    int64_t sums;
-    int row;
+    int64_t first;
+    int queries, row;
   };
   // Segments, by the place of their queries of the first kv head in queries_.
   using Members = std::vector<int64_t>;
@@ -148,6 +148,9 @@ class CachedAttention {
     return of.tokens == of.segment->rows && of.heads == spec_.query_group();
   }
 
+  // Segments that share fewer spans are computed apart: to join the sums takes as long.
+  static constexpr int64_t kLeastTogether = 4;
+
   // Finds the spans that are before the tokens of several segments and whose blocks all of these hold, from
   // the first span on, since what they share is how their texts begin. Each query's sums are of the same
   // operations as alone.
@@ -166,7 +169,12 @@ class CachedAttention {
         std::erase_if(group, [&](int64_t i) { return queries_[i].token < end; });
         SplitByBlocks(span, &group, &next);
       }
-      for (const Members& group : next) AddTogether(span, group);
+      for (const Members& group : next) {
+        if (span + 1 < kLeastTogether) break;
+        for (int64_t of = span + 1 == kLeastTogether ? 0 : span; of <= span; ++of) {
+          AddTogether(of, group);
+        }
+      }
       groups = std::move(next);
     }
   }
@@ -213,12 +221,15 @@ class CachedAttention {
       of.window = tiles_.FirstTile(span);
       of.spans = 1;
       together_.emplace_back(group.begin() + range.first, group.begin() + range.last);
+      for (const int64_t i : together_.back()) of.heads += queries_[i].rows();
+      int row = 0;
       for (const int64_t i : together_.back()) {
-        BeginAfter(span, i, {sums_, of.heads});
-        of.heads += queries_[i].rows();
+        BeginAfter(span, i, {sums_, of.heads, row});
+        row += queries_[i].rows();
       }
       for (of.kv_head = 0; of.kv_head < spec_.key_heads(); ++of.kv_head) {
-        of.sums = sums_++;
+        of.sums = -1;
+        GiveSums(&of);
         queries_.push_back(of);
       }
     }
@@ -274,8 +285,8 @@ class CachedAttention {
     });
   }
 
-  // Of a span of queries: its keys and values are read once.
-  static int64_t Cost(const CachedQueries& of) { return 8 + of.rows(); }
+  // Of a span of queries: its keys and values are read once, which takes the time of about two queries.
+  static int64_t Cost(const CachedQueries& of) { return 2 + of.rows(); }
 
   // The ends of tasks. Queries that are less than half a task stay whole.
   std::vector<Place> Divide() const {
@@ -309,18 +320,22 @@ class CachedAttention {
     for (CachedQueries& of : queries_) {
       if (of.earlier >= 0) GiveSums(&of);
     }
-    const int64_t bytes = sums_ * sums_floats_ * static_cast<int64_t>(sizeof(float));
+    const int64_t bytes = sums_ * static_cast<int64_t>(sizeof(float));
     shared_ = sums_ == 0 ? nullptr : reinterpret_cast<float*>(context_.Shared(bytes));
   }
   void GiveSums(CachedQueries* of) {
     if (of->sums >= 0) return;
     of->sums = sums_;
-    sums_ += of->spans;
+    sums_ += of->spans * SpanSums::Floats(layout_, of->rows());
   }
 
   SpanSums SumsAt(const SumsPlace& place) const {
-    FloatParts parts{shared_ + place.sums * sums_floats_};
-    return SpanSums::In(layout_, &parts).From(place.row, layout_);
+    FloatParts parts{shared_ + place.first};
+    return SpanSums::In(layout_, place.queries, &parts).From(place.row, layout_);
+  }
+  SpanSums SumsOf(const CachedQueries& of, int64_t span) const {
+    const int64_t first = of.sums + span * SpanSums::Floats(layout_, of.rows());
+    return SumsAt({first, of.rows(), 0});
   }
 
   void RunTask(const Place& first, const Place& last, const CachedScratch& scratch) const {
@@ -337,7 +352,7 @@ class CachedAttention {
       const CachedHead head(rows, &cache, tiles_, of, scratch);
       if (of.sums >= 0) {
         for (int64_t span = spans.first; span < spans.last; ++span) {
-          head.Sum(span, SumsAt({of.sums + span, 0}));
+          head.Sum(span, SumsOf(of, span));
         }
         continue;
       }
@@ -362,16 +377,17 @@ class CachedAttention {
       const HeadRows rows = Rows(*of.segment, of.kv_head);
       const CachedHead head(rows, &CacheOf(*of.segment, layer_), tiles_, of, scratch);
       bool first = true;
-      const auto add = [&](const SumsPlace& place) {
-        first ? head.Begin(SumsAt(place), scratch.total) : head.Join(SumsAt(place), scratch.total);
+      const auto add = [&](const SpanSums& sums) {
+        first ? head.Begin(sums, scratch.total) : head.Join(sums, scratch.total);
         first = false;
       };
       if (of.earlier >= 0) {
         for (const SumsPlace& place : earlier_[of.earlier]) {
-          add({place.sums + of.kv_head, place.row});
+          const int64_t skipped = of.kv_head * SpanSums::Floats(layout_, place.queries);
+          add(SumsAt({place.first + skipped, place.queries, place.row}));
         }
       }
-      for (int64_t span = 0; span < of.spans; ++span) add({of.sums + span, 0});
+      for (int64_t span = 0; span < of.spans; ++span) add(SumsOf(of, span));
       head.Write(scratch.total);
     };
     // A few take less time than threads need to meet.
@@ -390,12 +406,12 @@ class CachedAttention {
   const AttentionInput& input_;
   float* const out_;
   const KeyTiles tiles_;
-  int64_t scratch_floats_ = 0, sums_floats_ = 0;
+  int64_t scratch_floats_ = 0;
   std::vector<CachedQueries> queries_;
   // Of queries of several segments, of which a span is computed together: the segments.
   std::vector<Members> together_;
   // Of a segment among them: where these spans have their sums, of the first kv head, in order.
   std::vector<std::vector<SumsPlace>> earlier_;
-  int64_t sums_ = 0;  // of spans, which are joined in the end
+  int64_t sums_ = 0;  // floats of the sums that are joined in the end
   float* shared_ = nullptr;
 };

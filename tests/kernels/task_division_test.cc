@@ -261,13 +261,13 @@ TEST_P(FewThreadsTest, APromptBesideDecodingSequencesIsNotOneTask) {
   EXPECT_EQ(CountAttention(spec, 300, {1, 1, 1, kRows}), std::vector<int64_t>{7});
 }
 
-// Three sequences keep their heads whole. If they share blocks, spans of these are computed for all three, and
-// the sums of each head are joined in a loop of their own.
+// Three sequences keep their heads whole. If they share the blocks of four spans, these are computed for all
+// three, and the sums of each head are joined in a loop of their own.
 TEST_P(FewThreadsTest, SpansOfSharedBlocksAreComputedOnce) {
   const AttentionSpec spec = LayerSpec(AttentionKind::kSoftmax, StateFormat::kF32);
-  EXPECT_EQ(CountAttention(spec, 300, {1, 1, 1}).size(), 1u);
-  EXPECT_EQ(CountAttention(spec, 200, {1, 1, 1}, /*copies=*/true).size(), 1u);
-  const std::vector<int64_t> counts = CountAttention(spec, 300, {1, 1, 1}, /*copies=*/true);
+  EXPECT_EQ(CountAttention(spec, 1024, {1, 1, 1}).size(), 1u);
+  EXPECT_EQ(CountAttention(spec, 1023, {1, 1, 1}, /*copies=*/true).size(), 1u);
+  const std::vector<int64_t> counts = CountAttention(spec, 1024, {1, 1, 1}, /*copies=*/true);
   ASSERT_EQ(counts.size(), 2u);
   EXPECT_EQ(counts[1], 3 * kHeads);
 }
