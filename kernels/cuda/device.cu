@@ -7,15 +7,30 @@
 #include "base/check.h"
 
 namespace polysketch::cuda {
+namespace {
+
+// Has machine code for a device if the library has.
+__global__ void Nothing() {}
+
+// Why there is no device. The runtime calls a missing driver and an old one insufficient alike.
+Status NoDevice(cudaError_t found) {
+  int driver = 0, runtime = 0;  // 1000 major + 10 minor
+  if (found != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess ||
+      cudaRuntimeGetVersion(&runtime) != cudaSuccess) {
+    return FailedPrecondition("no CUDA device: ", cudaGetErrorString(found));
+  }
+  if (driver == 0) return FailedPrecondition("no CUDA device: no NVIDIA driver");
+  return FailedPrecondition("the NVIDIA driver is too old: expected one for CUDA ", runtime / 1000,
+                            ".0 or newer, found one for CUDA ", driver / 1000, ".",
+                            driver % 1000 / 10);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Device>> Device::Open() {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
-  // Without a driver the runtime returns one of several errors: any error means that there is no
-  // GPU.
-  if (found != cudaSuccess) {
-    return FailedPrecondition("no CUDA device: ", cudaGetErrorString(found));
-  }
+  if (found != cudaSuccess) return NoDevice(found);
   if (count == 0) return FailedPrecondition("no CUDA device");
   std::unique_ptr<Device> device(new Device());
   cudaDeviceProp properties{};
@@ -24,6 +39,14 @@ Result<std::unique_ptr<Device>> Device::Open() {
   if (device->status().ok() && properties.major < 8) {
     return FailedPrecondition("CUDA device ", properties.name, ": expected compute capability 8.0 ",
                               "or newer, found ", properties.major, ".", properties.minor);
+  }
+  cudaFuncAttributes attributes{};
+  if (const cudaError_t error = cudaFuncGetAttributes(&attributes, Nothing);
+      device->status().ok() && error != cudaSuccess) {
+    return FailedPrecondition(
+        "CUDA device ", properties.name, ": expected a library with code for ",
+        "compute capability ", properties.major, ".", properties.minor,
+        " (POLYSKETCH_CUDA_ARCHITECTURES of the build), found: ", cudaGetErrorString(error));
   }
   int shared = 0;
   device->Check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),

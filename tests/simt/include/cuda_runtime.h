@@ -93,13 +93,19 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorLaunchFailure = 719
 };
 inline const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaSuccess                 ? "no error"
          : error == cudaErrorInvalidValue     ? "invalid argument"
          : error == cudaErrorMemoryAllocation ? "out of memory"
-                                              : "unspecified launch failure";
+         : error == cudaErrorInsufficientDriver
+             ? "CUDA driver version is insufficient for CUDA runtime version"
+         : error == cudaErrorNoKernelImageForDevice
+             ? "no kernel image is available for execution on the device"
+             : "unspecified launch failure";
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
@@ -209,9 +215,21 @@ inline cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaSt
   return cudaSuccess;
 }
 
-inline cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+// POLYSKETCH_SIMT_DRIVER: the CUDA version of the driver, 1000 major + 10 minor; 0: there is none.
+inline cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
   return cudaSuccess;
+}
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  const char* driver = std::getenv("POLYSKETCH_SIMT_DRIVER");
+  *version = driver == nullptr ? 13000 : std::atoi(driver);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  *count = driver < 13000 ? 0 : 1;
+  return *count == 0 ? cudaErrorInsufficientDriver : cudaSuccess;
 }
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 struct cudaDeviceProp {
@@ -237,6 +255,8 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 struct cudaFuncAttributes {};
 template <typename Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel kernel) {
+  // As on a device that the library has no code for.
+  if (std::getenv("POLYSKETCH_SIMT_NO_CODE") != nullptr) return cudaErrorNoKernelImageForDevice;
   simt::Load(reinterpret_cast<const void*>(kernel));
   return cudaSuccess;
 }
