@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import unittest
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -201,6 +202,16 @@ class TokenizerJson(unittest.TestCase):
             with self.subTest(style):
                 path, oracle = self.train(style, tokenizer, options)
                 self.compare(path, oracle, texts_of(rng, self.lines, TEXTS))
+
+    def test_normalization_of_every_mark_and_composition(self):
+        """Beside marks of other classes, which would change places with it, and as parts of its decomposition."""
+        chars = [chr(c) for c in range(0x80, 0x1F000) if not 0xD800 <= c < 0xE000]
+        chars = [c for c in chars if unicodedata.category(c).startswith("M") or unicodedata.normalize("NFD", c) != c]
+        texts = ["a\u0300" + c + "\u0327b" + c + "\u0334\u0300" + unicodedata.normalize("NFD", c) for c in chars]
+        style, tokenizer, options = byte_level("every_mark", split(QWEN2), normalizer=normalizers.NFC())
+        path, oracle = self.train(style, tokenizer, options)
+        self.compare(path, oracle, texts)
+        self.assertGreater(len(texts), 13_000)  # 11,172 of them are of Hangul
 
     def test_added_tokens(self):
         added = [
