@@ -1,7 +1,6 @@
 // The states of sequences and the limits of their memory: one for running sequences (slot memory),
-// another for preempted sequences. Memory is reserved before the first token of a sequence, so that
-// no sequence fails for lack of memory half way: the constant size of a state for recurrent kinds,
-// the size at the maximum length of the request for KV kinds.
+// another for preempted sequences. Memory is reserved before a state takes it: the constant size of a
+// recurrent kind before the first token, that of a KV kind by its tokens (engine/scheduler/scheduler.h).
 //
 // The first touch of a state's memory can take longer than a step (measured: 3 to 130 ms for the 47
 // MB of a model of 110 M parameters). So the pool keeps one state more than sequences have needed at

@@ -27,7 +27,7 @@ struct EngineStats {
   int64_t preemptions = 0;     // since the start
   int64_t dropped_states = 0;  // since the start: of preempted sequences, which start again
   int64_t dropped_tokens = 0;  // of them, to be processed again
-  size_t state_bytes = 0;      // states of running sequences and all states of a draft model
+  size_t state_bytes = 0;  // charged for states of running sequences; all states of a draft model
   size_t state_bytes_limit = 0;
   size_t preempted_bytes = 0;  // states of preempted sequences
   size_t preempted_bytes_limit = 0;

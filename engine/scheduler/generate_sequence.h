@@ -52,8 +52,9 @@ class GenerateSequence : public Sequence {
     return std::max<int64_t>(0, input_size() - processed_);
   }
   int64_t StateTokens() const override {
-    return past_.start_position() + past_.size() + generation_.max_tokens - generation_.generated;
+    return KnownTokens() + generation_.max_tokens - generation_.generated;
   }
+  int64_t KnownTokens() const override { return past_.start_position() + past_.size(); }
   std::shared_ptr<const SavedState> Begin() override;
   void OnLoaded(SequenceState* state) override;
   std::optional<int64_t> DropCost() const override { return processed_; }

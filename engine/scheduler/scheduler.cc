@@ -19,6 +19,7 @@ Scheduler::Scheduler(LanguageModel* model, const SequenceContext& context,
       options_(options),
       model_(model),
       states_(model, options.slot_memory, options.preempted_memory),
+      grows_(states_.kv_kind() && options.kv_admission == KvAdmission::kPreempt),
       budget_(options.step_budget),
       batch_builder_(context.max_step_tokens),
       executor_(model, context.max_step_tokens, options.sampling_threads,
@@ -83,19 +84,16 @@ EngineStats Scheduler::stats() const {
                     .preemptions = preemptions_,
                     .dropped_states = dropped_states_,
                     .dropped_tokens = dropped_tokens_,
+                    .state_bytes = states_.reserved(),
                     .state_bytes_limit = states_.limit(),
+                    .preempted_bytes = states_.preempted(),
                     .preempted_bytes_limit = states_.preempted_limit(),
                     .steps = steps_};
-  for (const Slot& slot : running_) {
-    stats.state_bytes += slot.state().bytes();
-    stats.idle += slot.sequence->idle();
-  }
+  for (const Slot& slot : running_) stats.idle += slot.sequence->idle();
   for (const Waiting& waiting : waiting_.list()) {
     if (waiting.preempted) {
       ++stats.preempted;
-      if (!waiting.has_state()) continue;
-      stats.preempted_bytes += waiting.own.state->bytes();
-      stats.preempted_ready += !waiting.sequence->idle();
+      stats.preempted_ready += waiting.has_state() && !waiting.sequence->idle();
     } else {
       ++stats.waiting;
       if (waiting.source == nullptr) stats.waiting_tokens += waiting.sequence->UnprocessedInput();

@@ -3,8 +3,12 @@
 // by turns (base/turns.h); StepBudget limits the prompt tokens of a step.
 //
 // Continuous batching: a sequence joins and leaves between any two steps. A step processes one
-// token of every decoding sequence, drafts, and chunks of prompts and scores. A sequence that has a
-// slot has the memory of its longest state, so no sequence fails for lack of memory half way.
+// token of every decoding sequence, drafts, and chunks of prompts and scores.
+//
+// Memory: a sequence is charged with what its state takes, before it takes it. States of constant size at
+// their admission; KV caches as they grow (scheduler_growth.cc), or with KvAdmission::kReserve the longest
+// state of the request at its admission. No completion fails for lack of memory half way: where memory is
+// full, a sequence is preempted. Blocks that states share count for each of them.
 //
 // Preemption: a sequence that is idle, of a lower level, or of a client that holds more gives its slot
 // to one that needs it (scheduler_admission.cc). It keeps its state, which is counted in preempted
@@ -22,6 +26,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,6 +48,8 @@ struct SchedulerOptions {
   size_t slot_memory = 0;       // bytes
   size_t preempted_memory = 0;  // bytes
   KvAdmission kv_admission = KvAdmission::kPreempt;
+  // Tokens by which the memory of a KV cache grows, and that a new one has beyond those that are known.
+  int64_t growth_tokens = 64;
   std::chrono::nanoseconds stall_deadline{0};
   // Maximum time that prompts add to a step with decoding sequences; 0: no limit.
   std::chrono::nanoseconds step_budget{0};
@@ -163,10 +170,10 @@ class Scheduler {
   // A slot and `bytes` of slot memory.
   Holding HoldingOf(size_t bytes) const;
   Holdings FindHoldings() const;
-  // Preempts the sequence for `next`.
-  void Preempt(size_t index, const Waiting& next, Clock::time_point now);
+  // Preempts the sequence for `next`; null: for one that grows.
+  void Preempt(size_t index, const Waiting* next, Clock::time_point now);
   // Drops the state of `preempted`, which needs room in preempted memory, or that of another sequence.
-  void DropOne(Waiting* preempted, const Waiting& next);
+  void DropOne(Waiting* preempted, const Waiting* next);
   // Assigns a slot to a sequence that fits. Returns false if no state could be allocated.
   bool AssignSlot(WaitQueue::Iterator at, Clock::time_point now);
   // Makes the state of a sequence that starts anew or is a fork. Returns false if no state could be
@@ -174,6 +181,27 @@ class Scheduler {
   bool StartState(Waiting* waiting, SlotState* own);
   // Queues the forks of a sequence that has processed the tokens that they share.
   void Fork(Slot* slot, Clock::time_point now);
+
+  // --- memory of KV caches (scheduler_growth.cc) ---
+
+  // Bytes of slot memory with which the state of a sequence is admitted.
+  size_t BytesToStart(const Sequence& sequence) const;
+  // Bytes of preempted memory that the state of the slot would take.
+  size_t BytesToKeep(const Slot& slot) const;
+  // Gives the sequences that can be in the next step memory for a token. Preempts some where it is full.
+  void GrowStates(Clock::time_point now);
+  // Does so for one, or preempts one for it. Returns whether to call it again.
+  bool GrowOrPreempt(const Sequence* sequence, Clock::time_point now);
+  // Reserves memory for a state of `length` tokens. Returns false, and reserves nothing, if less is free.
+  bool Grow(Slot* slot, int64_t length);
+  // Returns the index in running_ of the first sequence to preempt where one grows; nullopt if none can be.
+  std::optional<size_t> GrowthVictim() const;
+  // Drops a state from which forks were to start. Returns false if there is none.
+  bool DropSource();
+  void EndWithoutMemory(Slot* slot, int64_t length);
+  // Reserves memory for `tokens` more tokens. Returns for how many there is memory. Where memory is reserved
+  // at admission, ends a sequence that lacks some, and returns 0.
+  int64_t FitReservation(Slot* slot, int64_t tokens);
 
   // --- steps (scheduler_steps.cc) ---
   bool Step(Clock::time_point now);
@@ -193,9 +221,6 @@ class Scheduler {
   // Returns the virtual times of the candidates' clients and parts, and sets Candidate::client and
   // Candidate::part to their indices.
   std::vector<int64_t> Times(Candidates* shares);
-  // Reserves memory for `tokens` more tokens of a KV cache: that of a score grows step by step.
-  // Ends the sequence, and returns false, if less memory is free.
-  bool GrowReservation(Slot* slot, int64_t tokens);
   // Whether the process may have the memory by which the states of a step grow, which is allocated
   // within the step: `growth` bytes and, added to them, those of `tokens` more tokens of a KV cache. Ends
   // the sequence if not.
@@ -215,6 +240,7 @@ class Scheduler {
   const SchedulerOptions options_;
   LanguageModel* const model_;
   StatePool states_;
+  const bool grows_;  // whether a sequence is charged as its state grows
   Turns turns_;
   StepBudget budget_;
   BatchBuilder batch_builder_;

@@ -28,6 +28,7 @@ bool Scheduler::AdmitWhilePossible(Clock::time_point now, bool preempted_only) {
     if (next == waiting_.end()) return admitted;
     if (!Fits(BytesNeeded(*next)) && !MakeRoom(&*next, holdings, now)) {
       next = ForkThatFits(now);
+      if (next == waiting_.end() && grows_ && running_.empty() && DropSource()) continue;
       if (next == waiting_.end()) return admitted;
     }
     const size_t bytes = BytesNeeded(*next);
@@ -51,9 +52,12 @@ WaitQueue::Iterator Scheduler::ForkThatFits(Clock::time_point now) {
 }
 
 size_t Scheduler::BytesNeeded(const Waiting& waiting) const {
-  if (waiting.has_state()) return waiting.own.slot_bytes();
+  if (waiting.has_state()) {
+    const size_t room_to_grow = grows_ ? BytesToStart(*waiting.sequence) : 0;
+    return std::max(waiting.own.bytes, room_to_grow) + waiting.own.fork_bytes;
+  }
   if (waiting.takes_source()) return 0;
-  const size_t bytes = states_.BytesFor(std::max<int64_t>(1, waiting.sequence->StateTokens()));
+  const size_t bytes = BytesToStart(*waiting.sequence);
   return waiting.sequence->will_fork() ? 2 * bytes : bytes;
 }
 
@@ -156,12 +160,13 @@ class Scheduler::RoomMaker {
     const bool fits = FitsPreempted(slot);
     if (!fits && !drops_) return false;
     const bool drops = sequence.DropCost().has_value();
-    if (!fits && !drops && slot.own.bytes > room_ + droppable_) return false;
+    const size_t bytes = scheduler_.BytesToKeep(slot);
+    if (!fits && !drops && bytes > room_ + droppable_) return false;
     if (sequence.part() == next_.sequence->part()) {
       const bool lower = slot.level < level_;
       if (lower && sequence.priority() < priority_) return true;
       // What cannot be dropped leaves room for sequences of others.
-      if (!fits || (!drops && !next_.has_state() && 2 * slot.own.bytes > room_)) return false;
+      if (!fits || (!drops && !next_.has_state() && 2 * bytes > room_)) return false;
       return victims_[i].idle || lower;
     }
     if (victims_[i].idle && fits) return true;
@@ -182,14 +187,14 @@ class Scheduler::RoomMaker {
            now_ - slot.admitted >= scheduler_.options_.slice;
   }
 
-  bool FitsPreempted(const Slot& slot) const { return slot.own.bytes <= room_; }
+  bool FitsPreempted(const Slot& slot) const { return scheduler_.BytesToKeep(slot) <= room_; }
 
   void Take(const Slot& slot) {
     for (const std::string* who : {&slot.sequence->client(), &slot.sequence->part()}) {
       Holding& of = holdings_.at(*who);
       of = of - scheduler_.HoldingOf(slot.own.slot_bytes());
     }
-    const size_t bytes = slot.own.bytes;
+    const size_t bytes = scheduler_.BytesToKeep(slot);
     if (bytes <= room_) {
       room_ -= bytes;
     } else if (!slot.sequence->DropCost()) {
@@ -220,7 +225,7 @@ bool Scheduler::MakeRoom(Waiting* next, const Holdings& holdings, Clock::time_po
   if (victims.empty()) return false;
   states_.ReleasePreempted(std::exchange(next->preempted_bytes, 0));
   std::sort(victims.rbegin(), victims.rend());  // descending, so that indices stay valid
-  for (const size_t i : victims) Preempt(i, *next, now);
+  for (const size_t i : victims) Preempt(i, next, now);
   return true;
 }
 
@@ -240,12 +245,14 @@ Holdings Scheduler::FindHoldings() const {
   return holdings;
 }
 
-void Scheduler::Preempt(size_t index, const Waiting& next, Clock::time_point now) {
+void Scheduler::Preempt(size_t index, const Waiting* next, Clock::time_point now) {
   Slot slot = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<ptrdiff_t>(index));
   waiting_.OnServed(*slot.sequence, now);
   ++preemptions_;
-  states_.Unreserve(slot.own.fork_bytes);
+  const size_t kept = BytesToKeep(slot);
+  states_.Unreserve(slot.own.slot_bytes() - kept);
+  slot.own.bytes = kept;
   waiting_.Add({.sequence = std::move(slot.sequence),
                 .since = now,
                 .own = std::move(slot.own),
@@ -260,10 +267,10 @@ void Scheduler::Preempt(size_t index, const Waiting& next, Clock::time_point now
 
 // `preempted`: the sequence whose state needs room in preempted memory. Drops its state or that of
 // another sequence.
-void Scheduler::DropOne(Waiting* preempted, const Waiting& next) {
+void Scheduler::DropOne(Waiting* preempted, const Waiting* next) {
   std::map<std::string_view, size_t> bytes;  // of clients and parts, in preempted memory
   for (Waiting& waiting : waiting_) {
-    if (!waiting.has_state() || &waiting == &next) continue;
+    if (!waiting.has_state() || &waiting == next) continue;
     bytes[waiting.sequence->client()] += waiting.own.bytes;
     bytes[waiting.sequence->part()] += waiting.own.bytes;
   }
@@ -273,7 +280,7 @@ void Scheduler::DropOne(Waiting* preempted, const Waiting& next) {
                       -*waiting.sequence->DropCost());
   };
   for (Waiting& waiting : waiting_) {
-    if (&waiting == &next || !waiting.may_drop()) continue;
+    if (&waiting == next || !waiting.may_drop()) continue;
     if (dropped == nullptr || rank(waiting) > rank(*dropped)) dropped = &waiting;
   }
   PS_CHECK(dropped != nullptr);
@@ -286,7 +293,7 @@ void Scheduler::DropOne(Waiting* preempted, const Waiting& next) {
   dropped->own = {};
   dropped->source = dropped->forked_from.lock();
   // `next` may be about to take the source over.
-  if (dropped->source == next.source) dropped->source = nullptr;
+  if (next != nullptr && dropped->source == next->source) dropped->source = nullptr;
   dropped->sequence->OnDropped(dropped->source != nullptr);
   ++dropped_states_;
   dropped_tokens_ += dropped->sequence->missing();
@@ -302,11 +309,13 @@ bool Scheduler::AssignSlot(WaitQueue::Iterator at, Clock::time_point now) {
             .forked_from = at->source == nullptr ? at->forked_from : at->source,
             .missing = at->sequence->missing() > 0};
   const bool first = at->starts_anew();
+  const size_t bytes = BytesNeeded(*at);
   if (at->has_state()) {
     states_.ReleasePreempted(std::exchange(at->preempted_bytes, 0));
-    const bool room = states_.Reserve(at->own.slot_bytes());
+    const bool room = states_.Reserve(bytes);
     PS_CHECK(room);
     slot.own = std::move(at->own);
+    slot.own.bytes = bytes - slot.own.fork_bytes;
   } else if (at->takes_source()) {
     slot.own = {std::move(at->source->state), at->source->reserved};
   } else if (!StartState(&*at, &slot.own)) {
@@ -332,6 +341,9 @@ bool Scheduler::StartState(Waiting* waiting, SlotState* own) {
   if (waiting->source != nullptr) {
     own->loader = std::make_unique<StateLoader>(waiting->source, own->state->parts());
   } else if (auto saved = waiting->sequence->Begin(); saved != nullptr) {
+    // One of the prefix cache may be longer than the prompt until it is truncated.
+    const size_t loaded = saved->copy == nullptr ? states_.BytesFor(saved->position) : 0;
+    if (grows_ && loaded > own->bytes && states_.Reserve(loaded - own->bytes)) own->bytes = loaded;
     own->loader = std::make_unique<StateLoader>(std::move(saved), own->state->parts());
   } else if (!own->state->cleared()) {
     own->loader = std::make_unique<StateLoader>(own->state->parts());

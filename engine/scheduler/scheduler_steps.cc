@@ -12,6 +12,7 @@ namespace polysketch {
 bool Scheduler::Step(Clock::time_point now) {
   const Clock::time_point copies_begin = context_.now();
   const bool copied = CopyStates(now);
+  GrowStates(now);
   const Clock::time_point begin = context_.now();
   const StepPlan plan = PlanStep(now, begin - copies_begin);
   if (plan.segments.empty()) return copied;
@@ -48,16 +49,17 @@ Scheduler::StepPlan Scheduler::PlanStep(Clock::time_point now, std::chrono::nano
     for (size_t i = 0; i < tokens.size(); ++i) {
       Slot* slot = shares.slots[i];
       if (shares.candidates[i].decoding != decoding || tokens[i] == 0) continue;
-      if (!GrowReservation(slot, tokens[i]) || !MemoryFor(slot, tokens[i], &growth)) continue;
+      const int64_t count = FitReservation(slot, tokens[i]);
+      if (count == 0 || !MemoryFor(slot, count, &growth)) continue;
       slot->last_served = now;
       if (!decoding) {
-        const int64_t middle = slot->state().position() + tokens[i] / 2;
-        plan.chunks.push_back({tokens[i], model_->KeysRead(middle)});
+        const int64_t middle = slot->state().position() + count / 2;
+        plan.chunks.push_back({count, model_->KeysRead(middle)});
         plan.folds += slot->state().FoldsNext();
       }
-      plan.segments.push_back({slot->sequence.get(), slot->own.state.get(), tokens[i]});
+      plan.segments.push_back({slot->sequence.get(), slot->own.state.get(), count});
       plan.slots.push_back(slot);
-      (decoding ? plan.decode_tokens : plan.prefill_tokens) += static_cast<int>(tokens[i]);
+      (decoding ? plan.decode_tokens : plan.prefill_tokens) += static_cast<int>(count);
     }
   }
   return plan;
@@ -166,23 +168,6 @@ std::vector<int64_t> Scheduler::ShareTokens(Candidates* shares, std::chrono::nan
     turns_.Charge(slots[i]->sequence->principal(), tokens[i]);
   }
   return tokens;
-}
-
-bool Scheduler::GrowReservation(Slot* slot, int64_t tokens) {
-  if (!states_.kv_kind()) return true;
-  const int64_t length = slot->state().position() + tokens;
-  const size_t needed = states_.BytesFor(length);
-  if (needed <= slot->own.bytes) return true;
-  if (!states_.Reserve(needed - slot->own.bytes)) {
-    slot->sequence->End(FinishReason::kError,
-                        ResourceExhausted("no memory for a state of ", length, " tokens: needs ",
-                                          needed, " bytes, has ", slot->own.bytes, ", and ",
-                                          states_.limit() - states_.reserved(), " of ",
-                                          states_.limit(), " are free"));
-    return false;
-  }
-  slot->own.bytes = needed;
-  return true;
 }
 
 bool Scheduler::MemoryFor(Slot* slot, int64_t tokens, size_t* growth) {

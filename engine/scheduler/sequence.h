@@ -80,8 +80,10 @@ class Sequence {
   virtual bool awaits_mask() const { return false; }
   // Number of known input tokens that are not processed yet.
   virtual int64_t UnprocessedInput() const = 0;
-  // Number of tokens, as far as known, for which the state needs memory.
+  // Number of tokens, as far as known, for which the state needs memory in the end.
   virtual int64_t StateTokens() const = 0;
+  // Number of them that are known now: in the state, or to be processed.
+  virtual int64_t KnownTokens() const { return StateTokens(); }
   // Returns the state that the sequence starts from; null: the empty one. Called when the sequence
   // gets its first slot, and when it gets one after its state was dropped.
   virtual std::shared_ptr<const SavedState> Begin() { return nullptr; }

@@ -142,10 +142,11 @@ constexpr Flag kFlags[] = {
      "limit of preempted memory: states of preempted sequences. A state that does not fit is "
      "dropped and computed again. 0: a quarter of slot-memory."},
     {"kv-admission", kChoice, "preempt|reserve", &C::kv_admission, 0, 0,
-     "how long a sequence keeps the slot memory of its prompt and max_tokens, which it has before "
-     "it starts. preempt: until another client's share, a higher priority or its own idleness "
-     "gives it to another sequence. reserve: until it ends; a request that lacks memory waits, "
-     "and nothing is computed twice."},
+     "when a KV cache is charged to slot memory. preempt: as it grows; where memory is full, "
+     "another client's share, a higher priority or its own idleness gives the memory of a sequence "
+     "to another one. reserve: the prompt and max_tokens before the first token, until the "
+     "sequence "
+     "ends; a request that lacks memory waits, and nothing is computed twice."},
 
     {"state-store", kText, "URL", &C::state_store, 0, 0,
      "state store, which replicas may share: dir:PATH or "

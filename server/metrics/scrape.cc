@@ -169,7 +169,9 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
        {"max_queue", "Limit of waiting requests (--max-queue). More get RESOURCE_EXHAUSTED.",
         served.max_queue},
        {"slot_memory_bytes",
-        "Slot memory in use: the states of running sequences, and all states of a draft model.",
+        "Slot memory in use: what is charged for the states of running sequences, and all states "
+        "of "
+        "a draft model.",
         engine.state_bytes},
        {"slot_memory_limit_bytes",
         "Limit of slot memory (--slot-memory), and of the states of a draft model. A request whose "
@@ -201,7 +203,8 @@ void AddVllmNames(const ServedFacts& served, std::vector<MetricFamily>* families
       {"num_requests_waiting",
        "polysketch_num_requests_waiting and polysketch_num_requests_preempted together.",
        engine.waiting + engine.preempted},
-      {"kv_cache_usage_perc", "Used share of slot memory, 0 to 1: the states of running sequences.",
+      {"kv_cache_usage_perc",
+       "Used share of slot memory, 0 to 1: what is charged for the states of running sequences.",
        limit > 0 ? std::min(1.0, static_cast<double>(engine.state_bytes) / limit) : 0.0}};
   for (const Sample& sample : samples) {
     MetricFamily& family =

@@ -153,8 +153,9 @@ TEST_F(SchedulerTest, MemoryBoundsWhatRuns) {
   EXPECT_EQ(scheduler_->states().reserved(), 0u);
 }
 
-TEST_F(SchedulerTest, GrowingStatesReserveTheirLongest) {
-  Start({.max_sequences = 10, .slot_memory = 1000}, true);  // 10 bytes a token
+TEST_F(SchedulerTest, ReservedMemoryIsThatOfTheLongestState) {
+  Start({.max_sequences = 10, .slot_memory = 1000, .kv_admission = KvAdmission::kReserve},
+        true);  // 10 bytes a token
   Client a = Generate(30, 40), b = Generate(10, 20), c = Generate(1, 1);
   scheduler_->Tick();
   EXPECT_EQ(scheduler_->running(), 2);  // 700 + 300; c waits though it is small

@@ -76,6 +76,13 @@ Simulation::Simulation(uint64_t seed, const SimulatedRequests* requests)
               .step_budget = budget,
               .aging = kAging,
               .slice = kSlice};
+  if (growing) {
+    // From numbers of their own, so that each seed remains the world that it was.
+    Random own(seed + (uint64_t{1} << 32));
+    if (own.Uniform() < 0.3) options_.kv_admission = KvAdmission::kReserve;
+    options_.growth_tokens = own.Int(1, 30);
+    model_->on_step = [this](const Batch& batch) { CheckCharged(batch); };
+  }
   options_.on_ending = [this](const Sequence& sequence) {
     for (auto& client : clients_) client->endings += client->id == sequence.id();
   };
@@ -165,7 +172,8 @@ void Simulation::CheckEnd(const Client& client) {
     return;
   }
   if (finish.reason == FinishReason::kError && model_->failing_allocations == 0 &&
-      !(client.feed != nullptr && finish.status.code() == Code::kResourceExhausted)) {
+      !(client.feed != nullptr && finish.status.code() == Code::kResourceExhausted &&
+        options_.kv_admission == KvAdmission::kReserve)) {
     Fail("request ", client.id, ": ", finish.status.ToString());
   }
   if (finish.reason == FinishReason::kCancelled && !client.cancelled) {
@@ -180,6 +188,15 @@ void Simulation::CheckEnd(const Client& client) {
       Fail("request ", client.id, " got tokens that it does not get alone");
     }
   }
+}
+
+// A state is charged before it grows.
+void Simulation::CheckCharged(const Batch& batch) {
+  size_t needed = 0;
+  for (const Segment& segment : batch.segments())
+    needed += model_->StateBytes(segment.state->position() + segment.rows);
+  const size_t charged = scheduler_->states().reserved();
+  if (needed > charged) Fail("a step takes ", needed, " bytes, charged are ", charged);
 }
 
 void Simulation::CheckBudgets() {
@@ -251,6 +268,7 @@ bool Simulation::Run(int ticks) {
   CheckSessions();
   happened_.preemptions = scheduler_->stats().preemptions;
   happened_.dropped = scheduler_->stats().dropped_states;
+  if (model_->growing()) happened_.dropped_growing = happened_.dropped;
   if (table_ != nullptr) happened_.spills = table_->stats().spills;
   if (store_ != nullptr) happened_.store_failures = store_->failures;
   if (prefix_cache_ != nullptr) happened_.cache_hits = prefix_cache_->stats().hit_tokens;
@@ -263,6 +281,7 @@ void Simulation::Happened::Add(const Happened& other) {
   preemptions += other.preemptions;
   preempted += other.preempted;
   dropped += other.dropped;
+  dropped_growing += other.dropped_growing;
   forks += other.forks;
   drafts_held += other.drafts_held;
   refused += other.refused;

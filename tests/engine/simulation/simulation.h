@@ -59,9 +59,9 @@ class Simulation {
   uint64_t trace() const { return trace_; }
   // How often each thing happened: a world in which nothing fails shows nothing.
   struct Happened {
-    int64_t requests = 0, reasons[7] = {}, preemptions = 0, preempted = 0, dropped = 0, forks = 0,
-            drafts_held = 0, refused = 0, turns = 0, contended = 0, store_failures = 0, spills = 0,
-            resumed = 0, cache_hits = 0;
+    int64_t requests = 0, reasons[7] = {}, preemptions = 0, preempted = 0, dropped = 0,
+            dropped_growing = 0, forks = 0, drafts_held = 0, refused = 0, turns = 0, contended = 0,
+            store_failures = 0, spills = 0, resumed = 0, cache_hits = 0;
     void Add(const Happened& other);
   };
   const Happened& happened() const { return happened_; }
@@ -100,6 +100,7 @@ class Simulation {
   void Read(Client* client, int64_t most);
   void CheckEvent(Client* client, const Event& event);
   void CheckEnd(const Client& client);
+  void CheckCharged(const Batch& batch);
   void CheckBudgets();
   void CheckNobodyStarves();
   void Note(uint64_t value);

@@ -64,6 +64,7 @@ TEST(SimulationTest, InvariantsHold) {
   EXPECT_GT(happened.preemptions, seeds);
   EXPECT_GT(happened.preempted, seeds);
   EXPECT_GT(happened.dropped, seeds);
+  EXPECT_GT(happened.dropped_growing, seeds);
   EXPECT_GT(happened.forks, seeds);
   EXPECT_GT(happened.drafts_held, seeds);
   EXPECT_GT(happened.refused, seeds);
