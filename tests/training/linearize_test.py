@@ -454,7 +454,7 @@ class RefusedTest(LinearizeTest):
         self.refused("--layers: expected layers 0 to 3 of the teacher, found 4", "--layers=1,4")
         self.refused("--layers: expected auto, none or numbers", "--layers=all")
         self.refused("--lengths: expected divisors of --tokens-per-step 128, found 100", "--lengths=100")
-        self.refused("--evaluation-lengths: expected at most the 1024 positions of the teacher, found 2048", "--evaluation-lengths=2048")
+        self.refused("--evaluation-lengths: expected at most the 1024 positions of the model, found 2048", "--evaluation-lengths=2048")
         self.refused("--targets: expected some of q, k.*, found 'x'", "--targets=q,x")
         self.refused("--recall-share: expected a number from 0 to 1, found 1.5", "--recall-share=1.5")
         self.refused("--learning-rate: expected a number above 0, found -1.0", "--learning-rate=-1")

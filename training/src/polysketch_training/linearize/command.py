@@ -25,6 +25,7 @@ from polysketch_training.linearize.measurements import Measurements
 from polysketch_training.linearize.options import STAGES, Options, options_of, parser
 from polysketch_training.linearize.report import Report
 from polysketch_training.linearize.samples import Sample, make_samples
+from polysketch_training.linearize.scaling import scaled_fields
 from polysketch_training.linearize.sensitivity import Sensitivity, SensitivityStage
 from polysketch_training.linearize.texts import Texts, describe, prefix_of, read_texts
 
@@ -47,7 +48,7 @@ def command(argv: list[str]) -> None:
     config = read_config(source)
     check_full(source, config)
     options = options_of(args, config)
-    needs = forecast(source, config, options, converted=converted)
+    needs = forecast(source, config, options, converted=converted, device=device)
     if args.dry_run:
         print(needs.table(measure_rate(config, device)))
         return
@@ -83,7 +84,7 @@ class Run:
         self, args: argparse.Namespace, folder: RunFolder, source: pathlib.Path, config: dict, options: Options, device: torch.device
     ):
         self._args, self._folder, self._source, self._config, self._options = args, folder, source, config, options
-        self._device = device
+        self._device, self._scaled = device, scaled_fields(config, options.scaling)
         self._tokenizer = load_tokenizer(source)
         self._prefix = prefix_of(self._tokenizer)
         held_out = max(options.samples.held_out, options.evaluation.held_out)
@@ -120,7 +121,7 @@ class Run:
         del decoder
         if last >= STAGES.index("evaluation"):
             with self._folder.timed("evaluation"):
-                evaluation = Evaluation(self._folder.evaluation, self._of_evaluation)
+                evaluation = self._evaluation()
                 evaluation.of_linearized(self._load(self._folder.model, None))
             report.evaluation = evaluation.results()
         write_text(self._folder.report, json_text(report.to_dict()))
@@ -131,9 +132,13 @@ class Run:
         return True
 
     def _load(self, folder: pathlib.Path, window) -> Decoder:
-        decoder = Decoder(folder, self._device, window)
+        """window: None for the folder that was written, whose RoPE is its own."""
+        decoder = Decoder(folder, self._device, window, self._scaled if window else None)
         decoder.limit_vocabulary(len(self._tokenizer))
         return decoder
+
+    def _evaluation(self) -> Evaluation:
+        return Evaluation(self._folder.evaluation, self._of_evaluation, self._config["max_position_embeddings"])
 
     def _common(self) -> dict:
         """Settings that every stage depends on."""
@@ -144,6 +149,7 @@ class Run:
             "text": describe(self._args.text),
             "window": dataclasses.asdict(self._options.window),
             "far": self._args.far,
+            "rope_scaling": dataclasses.asdict(self._options.scaling) if self._options.scaling else None,
             "samples": dataclasses.asdict(self._options.samples),
             "evaluation": dataclasses.asdict(self._options.evaluation),
         }
@@ -173,7 +179,7 @@ class Run:
         folder.claim(folder.evaluation, self._common() | {"full": full})
         folder.claim(folder.distillation, self._common() | {"full": full, "recipe": dataclasses.asdict(recipe)})
         with folder.timed("teacher"):
-            Evaluation(folder.evaluation, self._of_evaluation).of_teacher(decoder, self._windows(full))
+            self._evaluation().of_teacher(decoder, self._windows(full), scaled=bool(self._scaled))
             if recipe.steps:
                 plan, states = self._plan()
                 plan.make(self._tokenizer, self._texts, self._prefix)
@@ -189,6 +195,7 @@ class Run:
         if (folder.model / "config.json").exists():
             return True
         decoder.set_windows(self._windows(full))
+        decoder.set_scaled(bool(self._scaled))
         changed = {}
         if recipe.steps:
             with folder.timed("distillation"):
@@ -204,7 +211,7 @@ class Run:
             merged = adapted.merge_and_unload().state_dict()
             names = tuple(f".{name}_proj.weight" for name in recipe.targets)
             changed = {name: weight for name, weight in merged.items() if name.endswith(names)}
-        fields = windows_fields(self._options.window, full, self._config["num_hidden_layers"])
+        fields = windows_fields(self._options.window, full, self._config["num_hidden_layers"]) | self._scaled
         write_model(folder.model, self._source, changed, fields, self._about(full))
         return True
 
@@ -227,6 +234,7 @@ class Run:
             window=dataclasses.asdict(self._options.window),
             kv_bytes_of_token=2 * 4 * shape.kv_heads * shape.head,
             sensitivity=found,
+            scaling=dataclasses.asdict(self._options.scaling) if self._options.scaling else None,
         )
 
 

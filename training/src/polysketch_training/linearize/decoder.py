@@ -100,9 +100,10 @@ def _config_of_class(config: dict):
 
 
 class Decoder:
-    """The weights are float32 and frozen. `window`: that of the layers that set_windows names; by default those of the folder."""
+    """The weights are float32 and frozen. `window`: that of the layers that set_windows names; by default those of the folder.
+    `scaled`: fields of config.json, by which RoPE turns where set_scaled says so."""
 
-    def __init__(self, folder: pathlib.Path, device: torch.device, window: Window | None = None):
+    def __init__(self, folder: pathlib.Path, device: torch.device, window: Window | None = None, scaled: dict | None = None):
         self.config = read_config(folder)
         own, layers = windows_of(self.config)
         self.window, self.device = window or own, device
@@ -121,7 +122,13 @@ class Decoder:
         self.inner = self.model.model
         self.count = len(self.inner.layers)
         self.vocabulary = self.model.lm_head.weight.shape[0]
+        rotary = self.inner.rotary_emb
+        self._ropes = [rotary, type(rotary)(config=_config_of_class(self.config | scaled)) if scaled else rotary]
+        self.set_scaled(False)
         self.set_windows(layers)
+
+    def set_scaled(self, scaled: bool) -> None:
+        self._rotary = self._ropes[scaled]
 
     def set_windows(self, layers: Iterable[int]) -> None:
         """These layers have the window, the others none."""
@@ -161,7 +168,7 @@ class Decoder:
 
     def _rope(self, n: int) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin [1, n, d] with exact products of position and frequency, as the server has them."""
-        rotary = self.inner.rotary_emb
+        rotary = self._rotary
         at = torch.arange(n, dtype=torch.float64, device=self.device)
         angles = at[:, None] * rotary.inv_freq.to(self.device).double()
         angles = torch.cat((angles, angles), -1)[None]

@@ -1,5 +1,5 @@
-"""The teacher, the teacher with windows in the layers that are not full, and the linearized model as it was written, on text and prompts
-that training and the choice of layers did not see."""
+"""The teacher, with scaled RoPE too, the teacher with windows in the layers that are not full, and the linearized model as it was written, on
+text and prompts that training and the choice of layers did not see."""
 
 import pathlib
 
@@ -13,26 +13,34 @@ from polysketch_training.linearize.samples import Sample, mean, score
 from polysketch_training.linearize.scores import divergence
 from polysketch_training.progress import Bar
 
-TEACHER, WINDOWS, LINEARIZED = "teacher", "windows, not trained", "linearized"
-MODELS = (TEACHER, WINDOWS, LINEARIZED)
+TEACHER, SCALED, WINDOWS = "teacher", "teacher, scaled RoPE", "windows, not trained"
+LINEARIZED = "linearized"
+MODELS = (TEACHER, SCALED, WINDOWS, LINEARIZED)
 
 
 class Evaluation:
-    def __init__(self, folder: pathlib.Path, samples: list[Sample]):
-        self._states, self._samples = folder / "states", samples
+    """trained: the tokens up to which the divergence is one to the teacher. That of longer samples is one to the teacher with scaled
+    RoPE."""
+
+    def __init__(self, folder: pathlib.Path, samples: list[Sample], trained: int):
+        self._states, self._samples, self._trained = folder / "states", samples, trained
         with writing(self._states):
             self._states.mkdir(parents=True, exist_ok=True)
         self._found = Measurements(folder / "measurements.jsonl")
 
-    def of_teacher(self, decoder: Decoder, windows: list[int]) -> None:
-        """decoder: the teacher's weights. Its states of text stay on disk for the others."""
-        bar = Bar(2 * len(self._samples), unit=" measurements")
+    def of_teacher(self, decoder: Decoder, windows: list[int], *, scaled: bool) -> None:
+        """decoder: the teacher's weights. Its states of text stay on disk for the others. scaled: the student has scaled RoPE."""
+        bar = Bar(len(self._samples), unit=" samples")
         for sample in self._samples:
             decoder.set_windows([])
             self._measure(TEACHER, decoder, sample)
+            decoder.set_scaled(scaled)
+            if scaled:
+                self._measure(SCALED, decoder, sample)
             decoder.set_windows(windows)
             self._measure(WINDOWS, decoder, sample)
-            bar.add(2, f"evaluation of the teacher, {sample.name}: ")
+            decoder.set_scaled(False)
+            bar.add(1, f"evaluation of the teacher, {sample.name}: ")
         bar.close()
 
     def of_linearized(self, decoder: Decoder) -> None:
@@ -49,12 +57,13 @@ class Evaluation:
         with torch.no_grad():
             hidden = decoder.hidden(sample.ids)
             values = score(decoder, hidden, sample)
-            if sample.prompt is None and model == TEACHER:
+            longer = len(sample.ids) > self._trained
+            if sample.prompt is None and model == (SCALED if longer else TEACHER):
                 temporary = file.with_suffix(".tmp")
                 with writing(file), open(temporary, "wb") as out:
                     np.save(out, hidden.cpu().numpy())
                 temporary.replace(file)
-            elif sample.prompt is None:
+            elif sample.prompt is None and not (longer and model == TEACHER):
                 teacher = torch.from_numpy(np.load(file)).to(hidden.device)
                 values["divergence"] = divergence(decoder, hidden, teacher)[0]
         self._found.add(model, sample.name, **values)
@@ -70,4 +79,5 @@ class Evaluation:
             | mean([self._found.get(model, sample.name) for sample in samples])
             for (length, what), samples in groups.items()
             for model in MODELS
+            if all(self._found.has(model, sample.name) for sample in samples)
         ]

@@ -7,6 +7,7 @@ import pathlib
 from polysketch_tools import errors
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize.distillation import TARGETS, Recipe
+from polysketch_training.linearize.scaling import Scaling, scaled_length, scaling_argument
 from polysketch_training.linearize.windows import KINDS, Window
 
 STAGES = ("sensitivity", "teacher", "distillation", "evaluation")
@@ -74,6 +75,12 @@ def _add_layers(group) -> None:
     )
     group.add_argument("--sinks", type=natural, default=4, metavar="N", help="first tokens that every window has (default 4)")
     group.add_argument("--far", choices=("none",), default="none", help="what layers with a window keep of older tokens: nothing, so far")
+    group.add_argument(
+        "--rope-scaling",
+        type=scaling_argument,
+        metavar="KIND:X",
+        help="the model reads X times the teacher's length with RoPE scaled as llama3 or linear, in all layers (default: the teacher's)",
+    )
 
 
 def _add_distillation(group) -> None:
@@ -161,6 +168,7 @@ class Options:
     samples: Samples  # of sensitivity and distillation
     evaluation: Samples
     measure_every: int
+    scaling: Scaling | None
 
 
 def options_of(args: argparse.Namespace, config: dict) -> Options:
@@ -178,14 +186,14 @@ def options_of(args: argparse.Namespace, config: dict) -> Options:
     _check_recipe(recipe)
     samples = Samples((args.sample_length,), args.sample_texts, args.sample_prompts)
     evaluation = Samples(args.evaluation_lengths, args.evaluation_texts, args.evaluation_prompts)
-    positions = config["max_position_embeddings"]
-    for option, lengths in (
-        ("--lengths", recipe.lengths),
-        ("--sample-length", samples.lengths),
-        ("--evaluation-lengths", evaluation.lengths),
+    trained = config["max_position_embeddings"]
+    for option, lengths, positions, whose in (
+        ("--lengths", recipe.lengths, trained, "teacher"),
+        ("--sample-length", samples.lengths, trained, "teacher"),
+        ("--evaluation-lengths", evaluation.lengths, scaled_length(config, args.rope_scaling), "model"),
     ):
         if max(lengths) > positions:
-            raise ToolError(f"{option}: expected at most the {positions} positions of the teacher, found {max(lengths)}")
+            raise ToolError(f"{option}: expected at most the {positions} positions of the {whose}, found {max(lengths)}")
     if not args.max_recall_loss >= 0:
         raise ToolError(f"--max-recall-loss: expected a number from 0, found {args.max_recall_loss}")
     return Options(
@@ -196,6 +204,7 @@ def options_of(args: argparse.Namespace, config: dict) -> Options:
         samples=samples,
         evaluation=evaluation,
         measure_every=args.measure_every or max(1, args.steps // 8),
+        scaling=args.rope_scaling,
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from polysketch_training.linearize.evaluation import MODELS
+from polysketch_training.linearize.evaluation import MODELS, SCALED
 from polysketch_training.linearize.sensitivity import Sensitivity
 
 _STILL = 0.05  # of the gain: what may be missing where recall has stopped to grow
@@ -19,6 +19,7 @@ class Report:
     recipe: dict | None = None
     curve: dict[int, dict] | None = None  # by steps of distillation
     evaluation: list[dict] | None = None  # Evaluation.results
+    scaling: dict | None = None
 
     def to_dict(self) -> dict:
         fields = dataclasses.asdict(self)
@@ -42,11 +43,12 @@ class Report:
         w = self.window
         kept = 2 * w["size"] if w["kind"] == "blocks" else w["size"]
         growing = self.kv_bytes_of_token * len(self.full)
+        scaling = f" RoPE is scaled as {self.scaling['kind']} for {self.scaling['factor']:g} times the teacher's length." if self.scaling else ""
         what = "full layers: " + (", ".join(map(str, self.full)) or "none")
         return (
             f"# {self.teacher}, linearized\n\n"
             f"Of {self.layers} layers {len(self.full)} attend to all earlier tokens ({what}). The other {windows} attend to"
-            f" {_window_text(w)}. There are no far parts.\n\n"
+            f" {_window_text(w)}. There are no far parts.{scaling}\n\n"
             f"KV cache in float32: {growing:,} bytes a token, {growing / (self.kv_bytes_of_token * self.layers):.0%} of the teacher's,"
             f" and at most {self.kv_bytes_of_token * windows * (kept + w['sinks']):,} bytes a sequence for the windows, whole blocks of"
             " the cache not counted.\n"
@@ -116,11 +118,15 @@ def _sensitivity(found: Sensitivity) -> str:
 
 
 def _evaluation(rows: list[dict]) -> str:
-    parts = ["## Evaluation\n", "Text and prompts that neither training nor the choice of layers saw.\n"]
+    about = "Text and prompts that neither training nor the choice of layers saw."
+    if any(row["model"] == SCALED for row in rows):
+        about += " Beyond the teacher's length the divergence is that to the teacher with scaled RoPE."
+    parts = ["## Evaluation\n", about + "\n"]
     lengths = sorted({row["tokens_of_sample"] for row in rows})
     for length in lengths:
+        models = [model for model in MODELS if any(row["model"] == model for row in rows)]
         table = []
-        for model in MODELS:
+        for model in models:
             own = [row for row in rows if row["tokens_of_sample"] == length and row["model"] == model]
             cells = [model]
             for row in own:
