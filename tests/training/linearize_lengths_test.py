@@ -78,7 +78,7 @@ class TeachersTest(LinearizeTest):
         (teacher / "config.json").write_text(json.dumps(own))
         self.assertGreater(np.abs(Decoder(teacher, CPU).hidden(ids).numpy() - states).max(), 1e-2)
         if PROBE.exists():
-            self.served(out / "model", 1000)
+            self.served(out / "model", 400)
 
     def test_qwen3(self):
         """Norms of q and k, a head that is not width / heads, two query heads a kv head, tied; the layers are chosen."""
