@@ -24,7 +24,9 @@ size_t Scheduler::BytesToStart(const Sequence& sequence) const {
   if (!grows_) return states_.BytesFor(longest);
   const int64_t unit = options_.growth_tokens;
   const int64_t known = (sequence.KnownTokens() + unit - 1) / unit * unit;
-  return states_.BytesFor(std::min(longest, known + unit));
+  // One whose state was dropped has room to do as much as it does again.
+  const int64_t room = std::max(unit, sequence.missing());
+  return states_.BytesFor(std::min(longest, known + room));
 }
 
 size_t Scheduler::BytesToKeep(const Slot& slot) const {
