@@ -26,7 +26,7 @@ void AddLayer(const AttentionSpec& spec, double D, double context, TokenCost* co
   } else if (spec.kind == AttentionKind::kPerformer) {
     cost->sketch += 2 * H * 2 * d * spec.num_features;
   }
-  if (!spec.kv_cache()) cost->far += (H + spec.key_heads()) * 2 * spec.features() * d;
+  cost->far += (H + spec.key_heads()) * 2 * spec.features() * d;
   double keys = spec.kv_cache() ? context : spec.block / 2.0;
   if (spec.window > 0) {
     const double window = spec.window_kind == WindowKind::kBlocks ? 1.5 * spec.window : spec.window;

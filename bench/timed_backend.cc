@@ -142,6 +142,13 @@ void TimedBackend::AffineFeatures(const float* x, int64_t rows, int width, const
   Timed("affine_features", {}, [&] { inner().AffineFeatures(x, rows, width, terms, heads, out); });
 }
 
+void TimedBackend::HeadMaps(const float* x, int64_t rows, int heads, int width, const float* maps,
+                            const float* biases, int size, float* out) {
+  const double per_row = static_cast<double>(heads) * width * size;
+  Timed("head_maps", {OpClass::kF32, 2 * per_row * static_cast<double>(rows), 4 * per_row},
+        [&] { inner().HeadMaps(x, rows, heads, width, maps, biases, size, out); });
+}
+
 void TimedBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
   Timed("linear_features", {}, [&] { inner().LinearFeatures(x, rows, width, out); });
 }
@@ -161,8 +168,11 @@ void TimedBackend::Attention(const AttentionSpec& spec, int layer,
   for (const Segment& segment : segments) {
     const double near = NearTokens(spec, segment);
     work.flop += heads * near * 2 * (spec.near_dim() + d);
-    if (spec.kv_cache()) continue;
     work.flop += (heads + kv_heads) * segment.rows * 2 * features * d;
+    if (spec.kv_cache()) {
+      work.bytes += kv_heads * static_cast<double>(spec.FarReadBytes());
+      continue;
+    }
     const int64_t buffered = segment.state->position() % spec.block + segment.rows;
     work.bytes +=
         kv_heads * static_cast<double>(spec.FarReadBytes() +

@@ -55,6 +55,8 @@ class TimedBackend final : public ForwardingBackend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
   void AffineFeatures(const float* x, int64_t rows, int width, const float* terms, int heads,
                       float* out) override;
+  void HeadMaps(const float* x, int64_t rows, int heads, int width, const float* maps,
+                const float* biases, int size, float* out) override;
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
   void LogSigmoid(const float* x, int64_t size, float* out) override;

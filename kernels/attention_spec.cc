@@ -49,16 +49,18 @@ int64_t Removable(std::span<const AttentionSpec> layers, int64_t position) {
 }
 
 bool FoldsNext(std::span<const AttentionSpec> layers, int64_t position) {
-  return position > 0 && std::ranges::any_of(layers, [&](const AttentionSpec& layer) {
-           return !layer.kv_cache() && position % layer.block == 0;
-         });
+  return std::ranges::any_of(layers, [&](const AttentionSpec& layer) {
+    const int64_t period = layer.FoldPeriod();
+    return period > 0 && position % period == 0 && layer.HasFarState(position + 1);
+  });
 }
 
 int64_t TokensToFold(std::span<const AttentionSpec> layers, int64_t position) {
   int64_t tokens = 0;
   for (const AttentionSpec& layer : layers) {
-    if (layer.kv_cache()) continue;
-    const int64_t left = layer.block - position % layer.block;
+    const int64_t period = layer.FoldPeriod();
+    if (period == 0) continue;
+    const int64_t left = period - position % period;
     tokens = tokens == 0 ? left : std::min(tokens, left);
   }
   return tokens;

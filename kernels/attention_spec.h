@@ -59,7 +59,12 @@ struct AttentionSpec {
   // KV kinds: a token attends to the tokens of its window and to the first `sinks` ones.
   int window = 0;  // w; 0: all earlier tokens
   WindowKind window_kind = WindowKind::kSliding;
-  int sinks = 0;         // of a spec with a window
+  int sinks = 0;  // of a spec with a window
+  // Of softmax with a window of blocks, whole blocks of `block` tokens: the far part, which has the tokens
+  // that have left the window. Weights are (f(q).f(k))^2 min(1, far_length / t), t the query's position;
+  // f(q) and f(k), the far rows, have far_size elements.
+  int far_size = 0;  // r, a multiple of 16; 0: no far part
+  int far_length = 0;
   float stabilizer = 1;  // c of the denominator; 0 for softmax
   float alpha = 0;       // polynomial_square, whose P is of (q'.k' + alpha) / beta
   float beta = 1;
@@ -87,6 +92,30 @@ struct AttentionSpec {
   bool qk_norm() const { return traits().qk_norm; }
   // Whether this is a KV kind.
   bool kv_cache() const { return traits().far == FarRows::kNone; }
+  // Whether a window has a far part. Its sums are those of a recurrent layer of this spec, which folds
+  // blocks of the window's cache.
+  bool far_part() const { return far_size > 0; }
+  AttentionSpec FarPart() const {
+    AttentionSpec far;
+    far.kind = AttentionKind::kSymmetricPower;
+    far.heads = heads;
+    far.kv_heads = kv_heads;
+    far.head_dim = head_dim;
+    far.sketch_size = far_size;
+    far.block = block;
+    far.stabilizer = 0;
+    far.state_format = state_format == StateFormat::kF16 ? StateFormat::kBf16 : state_format;
+    return far;
+  }
+  // The factor of the far weights of a query at position `t`.
+  double FarFactor(int64_t t) const {
+    return t > far_length && far_part() ? static_cast<double>(far_length) / static_cast<double>(t)
+                                        : 1;
+  }
+  // Whether there is a far part, in a window or a recurrent kind.
+  bool has_far_part() const { return far_part() || !kv_cache(); }
+  // Whether the far rows of a token's key are kept beside the near ones.
+  bool keeps_far_keys() const { return mixed() || far_part(); }
   // Whether values, and near keys of mixed kinds, are bf16 in the block buffer.
   bool narrow_block() const { return state_format != StateFormat::kF32 && !kv_cache(); }
   // Bytes of a key's or value's element in a KV cache.
@@ -100,6 +129,7 @@ struct AttentionSpec {
   // Bytes that a decode step reads for one kv head of one layer: of S and z (FarReadBytes), and of
   // `tokens` tokens of the block buffer (NearReadBytes).
   int64_t FarReadBytes() const {
+    if (far_part()) return FarPart().FarReadBytes();
     // The copy of kQ8 has a scale for each row and column.
     if (byte_copy()) return int64_t{features()} * (head_dim + 8) + int64_t{head_dim} * 4;
     return int64_t{features()} * (head_dim * (state_format == StateFormat::kF32 ? 4 : 2) + 4);
@@ -117,21 +147,22 @@ struct AttentionSpec {
     return tokens * (near_dim() * key_width + head_dim * value_width + decay_width);
   }
   // Width of far_q and far_k rows: r rounded up to a multiple of 8 (with zero columns), or m. 0 for
-  // KV kinds.
+  // KV kinds without a far part.
   int far_dim() const {
-    if (kv_cache()) return 0;
+    if (kv_cache()) return far_size;
     return sketched() ? (sketch_size + 7) / 8 * 8 : num_features;
   }
   // Floats of a state for one token of the block buffer and one kv head, without padding.
   int64_t TokenFloats() const {
-    return int64_t{near_dim()} + (mixed() ? far_dim() : 0) + head_dim + (decay_gate ? 1 : 0);
+    return int64_t{near_dim()} + (keeps_far_keys() ? far_dim() : 0) + head_dim +
+           (decay_gate ? 1 : 0);
   }
   // Width of near_q and near_k rows.
   int near_dim() const { return kv_cache() || mixed() ? head_dim : far_dim(); }
   // Rows of S: packed symmetric features in sketched kinds (8x8 tiles I <= J; 640 for r = 32), else
   // m.
   int features() const {
-    if (!sketched()) return far_dim();
+    if (!sketched() && !far_part()) return far_dim();
     const int tiles = far_dim() / 8;
     return tiles * (tiles + 1) / 2 * 64;
   }
@@ -171,15 +202,21 @@ struct AttentionSpec {
   int64_t CacheBlocks(int64_t position) const {
     return (position + block - 1) / block - DroppedTokens(position) / block;
   }
-  // Whether a block has been folded, so that S and z are not zero, after `position` tokens.
-  bool HasFarState(int64_t position) const { return !kv_cache() && position > block; }
+  // Whether a block has been folded, so that S and z are not zero, after `position` tokens. A far part
+  // folds the blocks that leave the window.
+  bool HasFarState(int64_t position) const {
+    if (kv_cache()) return far_part() && position > 2 * int64_t{window};
+    return position > block;
+  }
+  // The tokens after which blocks are folded: multiples of it; 0: none are.
+  int64_t FoldPeriod() const { return kv_cache() ? (far_part() ? window : 0) : block; }
   // Whether states grow with every token.
   bool grows() const { return kv_cache() && window == 0; }
   // The earliest position that a state of `position` tokens can be truncated to: one token of the
   // current block must remain, since neither folded nor dropped tokens can be removed. A function of
   // the position alone, and the same for every position between the two.
   int64_t EarliestTruncation(int64_t position) const {
-    const bool lost = kv_cache() ? DroppedTokens(position) > 0 : HasFarState(position);
+    const bool lost = HasFarState(position) || (kv_cache() && DroppedTokens(position) > 0);
     return lost ? LastBlock(position) + 1 : 0;
   }
   // The largest n for which a state of `position + n` tokens can be truncated to `position`.
@@ -187,17 +224,21 @@ struct AttentionSpec {
     if (grows()) return INT64_MAX / 2;
     const int64_t in_block = (block - position % block) % block;
     if (!kv_cache()) return in_block;
-    // The longest state that has dropped nothing.
-    const int64_t whole = ((SinkTokens() + block + Span() - 3) / block + 1) * block;
+    const int64_t whole = far_part() ? 2 * int64_t{window} : UndroppedTokens();
     return whole - position > in_block ? whole - position : in_block;
+  }
+  // The longest state of a window that has dropped nothing.
+  int64_t UndroppedTokens() const {
+    return ((SinkTokens() + block + Span() - 3) / block + 1) * block;
   }
 
  private:
   // The start of the block of the last of `position` tokens.
   int64_t LastBlock(int64_t position) const { return (position - 1) / block * block; }
   // The most tokens of a window, the token itself included. At least two, so that the last token is kept.
+  // With a far part one more: the block that the next token folds.
   int64_t Span() const {
-    if (window_kind == WindowKind::kBlocks) return 2 * int64_t{window};
+    if (window_kind == WindowKind::kBlocks) return 2 * int64_t{window} + (far_part() ? 1 : 0);
     return window > 1 ? window : 2;
   }
 };

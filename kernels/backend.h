@@ -39,7 +39,7 @@ namespace polysketch {
 class ThreadPool;
 
 // Inputs of Backend::Attention for a batch of M rows, H heads and Hkv heads of keys and values. In
-// unmixed kinds the far pointers equal the near ones; in KV kinds they are null.
+// unmixed kinds the far pointers equal the near ones; in KV kinds without a far part they are null.
 struct AttentionInput {
   const float* near_q = nullptr;  // [M, H, near_dim]
   const float* near_k = nullptr;  // [M, Hkv, near_dim]
@@ -53,7 +53,7 @@ struct AttentionInput {
   // a_0 to a_p of each head's P: [H, power + 1]. Read in polynomial_square.
   const float* coefficients = nullptr;
   // Output [M, H], or null: the far mass of each query, what the far part has of the denominator, with
-  // c. Written by backends with host_memory(), in recurrent kinds.
+  // c. Written by backends with host_memory(), in layers with a far part.
   float* far_mass = nullptr;
 };
 
@@ -223,6 +223,12 @@ class Backend {
   // rows of x. x [rows, width], terms [heads, 2], out [rows, round_up(width + 1, 8)].
   virtual void AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
                               int heads, float* out) = 0;
+  // out[m][h] = x[m][h] maps[h] + biases[h], summed from the bias over i in order. x [rows, heads,
+  // width], maps [heads, width, size], biases [heads, size], out [rows, heads, size], size a multiple of
+  // 16. Only called if has(BackendFeature::kWindows).
+  virtual void HeadMaps(const float* /*x*/, int64_t /*rows*/, int /*heads*/, int /*width*/,
+                        const float* /*maps*/, const float* /*biases*/, int /*size*/,
+                        float* /*out*/) {}
   // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t and spec.Visible(s, t), with the weights w of
   // spec.kind (docs/attention.md). out [M, H, d]. Query head h reads kv head h / spec.query_group().
   // spec: that of the layer in the states. One contract for segments of any length: reads each state,
@@ -231,6 +237,12 @@ class Backend {
   // - Near part: tokens s in order, from the start of t's block. KV kinds: all visible ones.
   // - Fold: a block is summed from zero in token order and added to S once, when the first token
   //   after it arrives.
+  // A far part of a window (AttentionSpec::far_size):
+  // - Far part: the state with the blocks that the window of t has left.
+  // - Fold: blocks of `block` tokens, in order, when the first token arrives whose window has left them;
+  //   without the sinks.
+  // - The near part's sums are scaled by e^-m, m its largest exponent, and both parts to the larger one
+  //   of e^m and the far part's weight.
   // With a decay gate w[t,s] is multiplied by e^(G_t - G_s). G_t is the float32 sum of log_decay
   // from the first token of t's block to t, in token order; a block buffer holds it for each token.
   // - Far part: multiplied by e^(G_t).

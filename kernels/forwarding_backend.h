@@ -46,8 +46,10 @@ class ForwardingBackend : public Backend {
     inner_->Reserve(layers, rows, segments, kv_bytes, ops);
   }
   DeviceMemory device_memory() override { return inner_->device_memory(); }
-  // An op that not every backend has: a wrapper defines it all the same.
+  // Ops that not every backend has: a wrapper defines them all the same.
   void LogSigmoid(const float* x, int64_t size, float* out) override = 0;
+  void HeadMaps(const float* x, int64_t rows, int heads, int width, const float* maps,
+                const float* biases, int size, float* out) override = 0;
   void Wait() override { inner_->Wait(); }
   bool samples_rows() const override { return inner_->samples_rows(); }
   void SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,

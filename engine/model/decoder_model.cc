@@ -101,7 +101,7 @@ struct DecoderModel::Workspace {
         const int64_t heads = int64_t{shape.heads} + shape.kv_heads;
         raise(&qkv, shape.row());
         raise(&qk, heads * shape.head_dim);
-        raise(&near_qk, attention.mixed() ? heads * shape.head_dim : 0);
+        raise(&near_qk, attention.keeps_far_keys() ? heads * shape.head_dim : 0);
         raise(&sketch, heads * attention.far_dim());
         raise(&attended, shape.q_row());
         raise(&log_decay, attention.decay_gate ? shape.kv_heads : 0);
@@ -135,7 +135,7 @@ struct DecoderModel::Workspace {
   float* normed;     // [M, D]; scratch of the MLP, [M, D + 3h]
   float* qkv;        // [M, H + 2 Hkv, d]
   float* qk;         // q [M, H, d], then k [M, Hkv, d], so that one call sketches both
-  float* near_qk;    // norms of qk; mixed kinds
+  float* near_qk;    // norms of qk in mixed kinds, those before RoPE with a far part
   float* sketch;     // [M, H + Hkv, far_dim], of q and then of k
   float* attended;   // [M, H, d]
   float* log_decay;  // [M, Hkv]; with a decay gate
@@ -205,7 +205,7 @@ std::vector<int> DecoderModel::FarHeads() const {
   std::vector<int> heads;
   if (!host_memory()) return heads;
   for (const AttentionSpec& layer : attention_) {
-    heads.push_back(layer.kv_cache() ? 0 : layer.heads);
+    heads.push_back(layer.has_far_part() ? layer.heads : 0);
   }
   return heads;
 }
@@ -223,8 +223,7 @@ double DecoderModel::KeysRead(int64_t position) const {
 int64_t DecoderModel::decode_step_bytes() const {
   int64_t bytes = weights_->bytes;
   for (const AttentionSpec& layer : attention_) {
-    const int64_t far = layer.kv_cache() ? 0 : layer.FarReadBytes();
-    bytes += layer.key_heads() * (far + layer.NearReadBytes(layer.block / 2));
+    bytes += layer.key_heads() * (layer.FarReadBytes() + layer.NearReadBytes(layer.block / 2));
   }
   return bytes;
 }
@@ -293,7 +292,7 @@ void DecoderModel::Layer(int i) {
 }
 
 float* DecoderModel::NextFarMass(const AttentionSpec& attention) {
-  if (far_mass_ == nullptr || attention.kv_cache()) return nullptr;
+  if (far_mass_ == nullptr || !attention.has_far_part()) return nullptr;
   return std::exchange(far_mass_, far_mass_ + std::ssize(tokens_) * attention.heads);
 }
 
@@ -347,6 +346,8 @@ AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, cons
     FarFeatures(attention, w, q, 2 * heads);
     input.far_q = space_->sketch;
     input.far_k = space_->sketch + heads * attention.far_dim();
+  } else if (attention.far_part()) {
+    FarMaps(attention, w, &input);
   }
   if (attention.decay_gate) input.log_decay = LogDecays(attention, w);
   input.coefficients = w.coefficients;
@@ -355,6 +356,30 @@ AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, cons
   input.near_q = near_is_far ? input.far_q : near_q;
   input.near_k = near_is_far ? input.far_k : near_k;
   return input;
+}
+
+// Of queries and keys as the near part has them, but not rotated.
+void DecoderModel::FarMaps(const AttentionSpec& attention, const LayerWeights& w,
+                           AttentionInput* input) {
+  const HeadShape shape = attention.shape();
+  const int64_t rows = std::ssize(tokens_);
+  const int d = attention.head_dim, r = attention.far_dim();
+  const std::span<const float> not_rotated;
+  Backend& ops = *backend_;
+  float* q = space_->near_qk;
+  float* k = q + rows * shape.q_row();
+  if (w.q_norm.scale != nullptr) {
+    ops.RopeAndNorms(space_->qkv, positions_, shape, not_rotated,
+                     {w.q_norm, w.k_norm, /*before_rotation=*/spec_.frame.head_norms}, q, k, q, k);
+  } else {
+    ops.Rope(space_->qkv, positions_, shape, not_rotated, q, k);
+  }
+  float* far_q = space_->sketch;
+  float* far_k = far_q + rows * shape.heads * r;
+  ops.HeadMaps(q, rows, shape.heads, d, w.far_q, w.far_q_bias, r, far_q);
+  ops.HeadMaps(k, rows, shape.kv_heads, d, w.far_k, w.far_k_bias, r, far_k);
+  input->far_q = far_q;
+  input->far_k = far_k;
 }
 
 const float* DecoderModel::LogDecays(const AttentionSpec& attention, const LayerWeights& w) {

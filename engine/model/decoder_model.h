@@ -104,6 +104,7 @@ class DecoderModel final : public LanguageModel {
                    int64_t rows);
   void RandomMixedFeatures(const AttentionSpec& attention, const LayerWeights& w, const float* x,
                            int64_t rows);
+  void FarMaps(const AttentionSpec& attention, const LayerWeights& w, AttentionInput* input);
   void AffineFeatures(const AttentionSpec& attention, const LayerWeights& w, const float* x,
                       int64_t rows);
   // The final norm of `rows`, ascending, to out [rows, D].

@@ -29,9 +29,12 @@ constexpr int kPowerBlock = 128, kPowerHeadDimLimit = 256;
 constexpr double kPowerFloor = 1e-14;
 // Types of layers.
 constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention",
-                           kWithSinks = "window_with_sinks";
+                           kWithSinks = "window_with_sinks", kWithFarPart = "window_with_far_part";
 // Kinds of windows.
 constexpr std::string_view kSlidingWindow = "sliding", kWindowOfBlocks = "blocks";
+// Of far parts: the only kind, and what the number of their features is a multiple of.
+constexpr std::string_view kFarKind = "affine_square";
+constexpr int kFarSizeUnit = 16, kFarSizeLimit = 128;
 // The limits exceed any model, and no product of sizes within them overflows int64.
 constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
               kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024,
@@ -337,21 +340,24 @@ class LlamaConfigReader {
   void Window() {
     const std::vector<std::string> types = fields_.Strings("layer_types", kLayersLimit);
     for (const std::string& type : types) {
-      if (type != kFull && type != kSliding && type != kWithSinks) {
+      if (type != kFull && type != kSliding && !HasSinks(type)) {
         return fields_.Fail("layer_types",
-                            StrCat("expected ", kFull, ", ", kSliding, " or ", kWithSinks,
-                                   ", found \"", Abbreviate(type), "\""));
+                            StrCat("expected ", kFull, ", ", kSliding, ", ", kWithSinks, " or ",
+                                   kWithFarPart, ", found \"", Abbreviate(type), "\""));
       }
     }
     SlidingWindows(types);
     WindowsWithSinks(types);
   }
 
-  // Layers of a type that transformers does not have, in any of the classes.
+  static bool HasSinks(std::string_view type) { return type == kWithSinks || type == kWithFarPart; }
+
+  // Layers of types that transformers does not have, in any of the classes.
   void WindowsWithSinks(const std::vector<std::string>& types) {
-    if (std::count(types.begin(), types.end(), kWithSinks) == 0) return;
+    const auto first = std::ranges::find_if(types, HasSinks);
+    if (first == types.end()) return;
     if (family_.power) {
-      return fields_.Fail("layer_types", StrCat("expected none of ", kWithSinks,
+      return fields_.Fail("layer_types", StrCat("expected none of ", *first,
                                                 " in a model without softmax, found one"));
     }
     const int window = fields_.Int("attention_window", 1, kPositionsLimit);
@@ -364,12 +370,43 @@ class LlamaConfigReader {
                                  "\", found \"", Abbreviate(kind), "\""));
     }
     if (!HasTypeOfEachLayer(types)) return;
+    AttentionSpec far;
+    if (std::ranges::count(types, kWithFarPart) > 0) FarPart(window, kind, &far);
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      if (types[i] != kWithSinks) continue;
+      if (!HasSinks(types[i])) continue;
       AttentionSpec& attention = spec_.layers[i].attention;
       attention.window = window;
       attention.window_kind = kind == kWindowOfBlocks ? WindowKind::kBlocks : WindowKind::kSliding;
       attention.sinks = sinks;
+      if (types[i] != kWithFarPart) continue;
+      attention.far_size = far.far_size;
+      attention.far_length = far.far_length;
+    }
+  }
+
+  // The fields of layers with a far part, whose blocks are folded when they leave the window.
+  void FarPart(int window, std::string_view window_kind, AttentionSpec* far) {
+    const std::string kind = fields_.String("attention_far_kind", false);
+    far->far_size = fields_.Int("attention_far_size", kFarSizeUnit, kFarSizeLimit);
+    far->far_length = fields_.Int("attention_far_length", 1, kPositionsLimit);
+    if (!fields_.status().ok()) return;
+    if (kind != kFarKind) {
+      return fields_.Fail("attention_far_kind",
+                          StrCat("expected \"", kFarKind, "\", found \"", Abbreviate(kind), "\""));
+    }
+    if (far->far_size % kFarSizeUnit != 0) {
+      return fields_.Fail("attention_far_size", StrCat("expected a multiple of ", kFarSizeUnit,
+                                                       ", found ", far->far_size));
+    }
+    if (window_kind != kWindowOfBlocks) {
+      return fields_.Fail("attention_window_kind",
+                          StrCat("expected \"", kWindowOfBlocks, "\" with layers of ", kWithFarPart,
+                                 ", found \"", Abbreviate(window_kind), "\""));
+    }
+    if (window % kCacheBlock != 0) {
+      fields_.Fail("attention_window",
+                   StrCat("expected a multiple of ", kCacheBlock, " with layers of ", kWithFarPart,
+                          ", found ", window));
     }
   }
 

@@ -92,6 +92,17 @@ class LlamaReader {
                           reader_.ReadVector(attn + "g_proj.bias", attention.key_heads()));
     }
 
+    if (attention.far_part()) {
+      const int64_t r = attention.far_size;
+      PS_ASSIGN_OR_RETURN(layer->far_q, FarMaps(attn + "far_q.weight", attention.heads, r, d));
+      PS_ASSIGN_OR_RETURN(layer->far_q_bias,
+                          reader_.ReadVector(attn + "far_q.bias", attention.heads * r));
+      PS_ASSIGN_OR_RETURN(layer->far_k,
+                          FarMaps(attn + "far_k.weight", attention.key_heads(), r, d));
+      PS_ASSIGN_OR_RETURN(layer->far_k_bias,
+                          reader_.ReadVector(attn + "far_k.bias", attention.key_heads() * r));
+    }
+
     // Without a gate the matrices have the names of Starcoder2.
     const bool gated = frame_.gate != GateKind::kUngatedGelu;
     const std::string down = mlp + (gated ? "down_proj." : "c_proj.");
@@ -108,6 +119,22 @@ class LlamaReader {
       PS_ASSIGN_OR_RETURN(layer->mlp.down_bias, BiasOfWriter(down + "bias"));
     }
     return Status();
+  }
+
+  // Maps [heads * r, d] as [heads, d, r], the elements of a head in the order of WeightReader::Rows.
+  Result<const float*> FarMaps(const std::string& name, int64_t heads, int64_t r, int64_t d) {
+    const int64_t shape[] = {heads * r, d};
+    PS_ASSIGN_OR_RETURN(const std::vector<float> stored, reader_.ReadFloats(name, shape));
+    std::vector<float> maps(stored.size());
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t j = 0; j < r; ++j) {
+        for (int64_t i = 0; i < d; ++i) {
+          const int64_t paired = i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1;
+          maps[(h * d + paired) * r + j] = stored[(h * r + j) * d + i];
+        }
+      }
+    }
+    return reader_.KeepVector(maps);
   }
 
   // A norm of the residual stream, and the scale that the matrices after it take over.

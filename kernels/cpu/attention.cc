@@ -39,14 +39,11 @@
 #include "kernels/cpu/attention_long.h"
 #include "kernels/cpu/attention_elements.h"
 #include "kernels/cpu/attention_cached.h"
+#include "kernels/cpu/attention_far_part.h"
 #include "kernels/cpu/attention_divided.h"
 // clang-format on
 
 namespace {
-
-// From this number of queries on, 16-bit blocks and states are widened first. The bits are the
-// same.
-constexpr int kWidenQueries = 2 * kQueryTile;
 
 // Makes what is read of a state that was loaded: S, if there is one, and the block buffer.
 void RefreshBytes(const HeadRows& rows, const HeadState& state, int64_t position, float* scratch) {
@@ -226,11 +223,10 @@ void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const
   for (const Segment& segment : segments) {
     PS_CHECK(layer >= 0 && layer < segment.state->parts()) << layer;
     rows += segment.rows;
+    segment.state->ClearPart(layer);
     if (spec.kv_cache()) {
       CacheOf(segment, layer)
           .Reserve(segment.state->position(), segment.state->position() + segment.rows);
-    } else {
-      segment.state->ClearPart(layer);
     }
   }
   RunSegments(&context_, spec, layer, segments, rows, input, out);

@@ -144,11 +144,12 @@ struct WindowWeights {
 class CachedHead {
  public:
   CachedHead(const HeadRows& rows, KvLayer* cache, const KeyTiles& tiles, const CachedQueries& of,
-             const CachedScratch& scratch)
+             const float* far_weights, const CachedScratch& scratch)
       : rows_(rows),
         cache_(*cache),
         tiles_(tiles),
         of_(of),
+        far_weights_(far_weights),
         scratch_(scratch),
         queries_(Queries()) {
     for (int h = 0; h < of.heads; ++h) {
@@ -211,8 +212,11 @@ class CachedHead {
 
   void Write(const SpanSums& sums) const {
     for (int m = 0; m < of_.rows(); ++m) {
-      WriteOutput(rows_, of_.row + m / of_.heads, of_.first_head + m % of_.heads,
-                  sums.values + m * rows_.layout.padded_dim, sums.denominators[m]);
+      const int64_t row = of_.row + m / of_.heads;
+      const int head = of_.first_head + m % of_.heads;
+      if (far_weights_ != nullptr) AddFarPart(row, head, m, sums);
+      WriteOutput(rows_, row, head, sums.values + m * rows_.layout.padded_dim,
+                  sums.denominators[m]);
     }
   }
 
@@ -230,6 +234,33 @@ class CachedHead {
     float scores[kCachedQueries] = {};  // the largest up to this tile
     float factors[kCachedQueries];      // what sums of earlier tiles are multiplied by
   };
+
+  // Adds the far part of a query, whose sums are in the place of its output, to its sums. Both are scaled
+  // to the larger one: the far part by a power of two near its weight.
+  void AddFarPart(int64_t row, int head, int m, const SpanSums& sums) const {
+    float* far_mass = rows_.input.far_mass == nullptr ? nullptr : rows_.FarMass(row, head);
+    if (far_mass != nullptr) *far_mass = 0;
+    constexpr float kLog2 = 0.693147181f;
+    constexpr float kLeastTop = -60;  // e^60 times a weight below e^-60 is a float32
+    const float weight = far_weights_[(rows_.first_row + row) * rows_.spec.heads + head];
+    if (!(weight > 0)) return;  // no key has one, but for roundings
+    const auto factor = static_cast<float>(rows_.spec.FarFactor(of_.token + row - of_.row));
+    const float near_top = sums.tops[m] * weights_[0].scale;
+    const float far_top = static_cast<float>(std::ilogb(weight * factor)) * kLog2;
+    const float top = std::max({near_top, far_top, kLeastTop});
+    const V keep = Exp(Set1(near_top - top)), add = Mul(Exp(Set1(-top)), Set1(factor));
+    const float* far = rows_.Out(row, head);
+    float* values = sums.values + m * rows_.layout.padded_dim;
+    for (int i = 0; i < rows_.spec.head_dim; i += kLanes) {
+      const Mask mask = FirstN(std::min(kLanes, rows_.spec.head_dim - i));
+      Store(Fma(LoadMasked(far + i, mask), add, Mul(Load(values + i), keep)), values + i);
+    }
+    alignas(64) float far_part[kLanes], both[kLanes];
+    Store(Mul(Set1(weight), add), far_part);
+    Store(Fma(Set1(sums.denominators[m]), keep, Load(far_part)), both);
+    sums.denominators[m] = both[0];
+    if (far_mass != nullptr) *far_mass = far_part[0] / both[0];
+  }
 
   bool softmax() const { return rows_.spec.kind == AttentionKind::kSoftmax; }
 
@@ -416,6 +447,7 @@ class CachedHead {
   KvLayer& cache_;
   const KeyTiles& tiles_;
   const CachedQueries& of_;
+  const float* far_weights_;
   const CachedScratch& scratch_;
   const QueryTile queries_;
   NearWeight weights_[kCachedQueries];  // of each head

@@ -12,7 +12,8 @@ template <typename Element>
 static void AppendElements(const HeadRows& rows, KvLayer* cache, int64_t block,
                            const SegmentInBlock& run) {
   AppendToBlock(rows, run.row, run.count, run.block_offset, cache->Keys<Element>(block, rows.head),
-                /*far_keys=*/nullptr, cache->Values<Element>(block, rows.head));
+                rows.spec.far_part() ? cache->FarKeys(block, rows.head) : nullptr,
+                cache->Values<Element>(block, rows.head));
 }
 
 // The same as 8-bit integers.
@@ -20,6 +21,10 @@ static void AppendBytes(const HeadRows& rows, KvLayer* cache, int64_t block,
                         const SegmentInBlock& run) {
   const int dim = rows.spec.head_dim;
   const int64_t dp = rows.layout.padded_dim;
+  if (rows.spec.far_part()) {
+    AppendKeys(rows.FarKey(run.row), rows.far_key_stride(), run.count, rows.spec.far_dim(),
+               run.block_offset, cache->FarKeys(block, rows.head));
+  }
   int8_t *keys = cache->Keys<int8_t>(block, rows.head),
          *values = cache->Values<int8_t>(block, rows.head);
   float *key_scales = cache->KeyScales(block, rows.head),
@@ -78,6 +83,9 @@ class CachedAttention {
     if (queries_.empty()) return;
     Append();
     ComputeTogether();
+    std::optional<FarPart> far;
+    if (spec_.far_part()) far.emplace(&context_, spec_, layer_, segments_, input_, out_);
+    far_weights_ = far ? far->weights() : nullptr;
     const std::vector<Place> ends = Divide();
     PrepareJoins(ends);
     // The last ones first: what is computed together is whole and takes longest.
@@ -349,7 +357,7 @@ class CachedAttention {
         AppendCached(rows, &cache, of.token, {0, of.tokens});
       }
       if (of.together >= 0) GatherQueries(of, scratch.queries);
-      const CachedHead head(rows, &cache, tiles_, of, scratch);
+      const CachedHead head(rows, &cache, tiles_, of, far_weights_, scratch);
       if (of.sums >= 0) {
         for (int64_t span = spans.first; span < spans.last; ++span) {
           head.Sum(span, SumsOf(of, span));
@@ -375,7 +383,7 @@ class CachedAttention {
       const CachedQueries& of = *joined[i];
       const CachedScratch scratch = Scratch(thread);
       const HeadRows rows = Rows(*of.segment, of.kv_head);
-      const CachedHead head(rows, &CacheOf(*of.segment, layer_), tiles_, of, scratch);
+      const CachedHead head(rows, &CacheOf(*of.segment, layer_), tiles_, of, far_weights_, scratch);
       bool first = true;
       const auto add = [&](const SpanSums& sums) {
         first ? head.Begin(sums, scratch.total) : head.Join(sums, scratch.total);
@@ -414,4 +422,5 @@ class CachedAttention {
   std::vector<std::vector<SumsPlace>> earlier_;
   int64_t sums_ = 0;  // floats of the sums that are joined in the end
   float* shared_ = nullptr;
+  const float* far_weights_ = nullptr;  // FarPart::weights
 };

@@ -1,6 +1,10 @@
 // Queries of a recurrent kind: tiles of them read the far state and the block. Included inside the
 // region of isa_begin.h, after attention_rows.h.
 
+// From this number of queries on, 16-bit blocks and states are widened first. The bits are the
+// same.
+constexpr int kWidenQueries = 2 * kQueryTile;
+
 // Computes the far part of a tile of queries: scratch.sums [rows][dp] and denominators [rows].
 static void FarTile(const HeadRows& rows, const HeadState& state, const float* wide,
                     const GroupTile& tile, const TileScratch& scratch, float* denominators) {

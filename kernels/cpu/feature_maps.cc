@@ -4,10 +4,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "kernels/cpu/row_ops.h"
 
+// These build on one another, in this order.
+// clang-format off
 #include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/register_tile.h"
+// clang-format on
 
 namespace {
 
@@ -71,6 +76,22 @@ void CpuBackend::AffineFeatures(const float* x, int64_t rows, int width, const f
         StoreMasked(Mul(factor, LoadMasked(from + i, mask)), to + 1 + i, mask);
       }
       std::fill(to + 1 + width, to + stride, 0.0f);
+    }
+  });
+}
+
+void CpuBackend::HeadMaps(const float* x, int64_t rows, int heads, int width, const float* maps,
+                          const float* biases, int size, float* out) {
+  PS_CHECK(size % kLanes == 0) << size;
+  context_.ParallelRows(rows, 8, [&](int64_t first, int64_t last, int) {
+    for (int h = 0; h < heads; ++h) {
+      const float* bias = biases + h * size;
+      float* to = out + (first * heads + h) * size;
+      for (int64_t m = 0; m < last - first; ++m) std::copy_n(bias, size, to + m * heads * size);
+      const RowsF32 map{maps + int64_t{h} * width * size, size};
+      MultiplyInCache(x + (first * heads + h) * width, int64_t{heads} * width, 1,
+                      static_cast<int>(last - first), width, map, size / kLanes, to,
+                      int64_t{heads} * size, /*accumulate=*/true);
     }
   });
 }

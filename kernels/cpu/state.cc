@@ -43,18 +43,23 @@ void WalkKeys(SavedValues* io, Element element, float* keys, int64_t dim, int64_
   }
 }
 
+// S and z.
+void WalkHeadSums(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layout,
+                  const HeadState& head) {
+  const int64_t dp = layout.padded_dim;
+  uint16_t *upper = HalfWords(head.s), *lower = upper + spec.features() * dp;
+  ForRows(spec.features(), spec.head_dim, dp, [&](int64_t offset, int64_t count) {
+    if (spec.state_format != StateFormat::kBf16) return io->Floats(head.s + offset, count);
+    io->Planes(upper + offset, lower + offset, count);
+  });
+  io->Floats(head.z, spec.features());
+}
+
 void WalkHead(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layout,
               const HeadState& head, int64_t position) {
   const int64_t n = spec.BufferedTokens(position), d = spec.head_dim, dp = layout.padded_dim;
   const Element block = spec.narrow_block() ? Element::kBf16 : Element::kF32;
-  if (spec.HasFarState(position)) {
-    uint16_t *upper = HalfWords(head.s), *lower = upper + spec.features() * dp;
-    ForRows(spec.features(), d, dp, [&](int64_t offset, int64_t count) {
-      if (spec.state_format != StateFormat::kBf16) return io->Floats(head.s + offset, count);
-      io->Planes(upper + offset, lower + offset, count);
-    });
-    io->Floats(head.z, spec.features());
-  }
+  if (spec.HasFarState(position)) WalkHeadSums(io, spec, layout, head);
   WalkKeys(io, Element::kF32, head.far_keys, spec.far_dim(), n);
   if (spec.mixed() && spec.byte_copy()) {
     for (int64_t row = 0; row < spec.near_dim(); ++row) {
@@ -75,14 +80,14 @@ void WalkHead(SavedValues* io, const AttentionSpec& spec, const HeadLayout& layo
 HeadLayout::HeadLayout(const AttentionSpec& spec)
     : padded_dim(RoundUp16(spec.head_dim)),
       padded_block((spec.block + kKeyPanel - 1) / kKeyPanel * kKeyPanel) {
-  const int64_t features = spec.features();
+  const int64_t features = spec.kv_cache() ? 0 : spec.features();
   z = features * padded_dim;
   column_scales = z + RoundUp16(features);
   row_scales = column_scales + (spec.byte_copy() ? padded_dim : 0);
   copy = row_scales + (spec.byte_copy() ? RoundUp16(features) : 0);
   const int64_t pairs = (features + 1) / 2;
   far_keys = copy + (spec.byte_copy() ? RoundUp16(pairs * padded_dim / 2) : 0);
-  near_keys = far_keys + (spec.mixed() ? spec.far_dim() * padded_block : 0);
+  near_keys = far_keys + (spec.keeps_far_keys() ? spec.far_dim() * padded_block : 0);
   const int64_t key_floats = spec.near_dim() * padded_block;
   const int64_t value_floats = spec.block * padded_dim;
   const auto cached = [&](int64_t elements) {
@@ -164,16 +169,34 @@ size_t RecurrentLayer::SavedBytes(int64_t position) const {
   return SavedLayerBytes(spec_, spec_.features(), position);
 }
 
-void RecurrentLayer::Prepare(int64_t position) {
-  const bool overwritten = spec_.HasFarState(position);  // S and z
+void RecurrentLayer::Prepare(int64_t position) { PrepareSums(spec_.HasFarState(position)); }
+
+void RecurrentLayer::PrepareSums(bool summed) {
   Reset();
-  if (contents_ == Contents::kAnything || !overwritten) Clear();
+  if (contents_ == Contents::kAnything || !summed) Clear();  // else Walk overwrites them
   contents_ = Contents::kCurrent;
   if (spec_.byte_copy()) std::ranges::fill(stale_copies_, 1);
 }
 
 void RecurrentLayer::Walk(int64_t position, SavedValues* values) {
   for (int h = 0; h < spec_.key_heads(); ++h) WalkHead(values, spec_, layout_, Head(h), position);
+}
+
+void RecurrentLayer::WalkSums(SavedValues* values) {
+  for (int h = 0; h < spec_.key_heads(); ++h) WalkHeadSums(values, spec_, layout_, Head(h));
+}
+
+KvLayer::KvLayer(const AttentionSpec& spec)
+    : HostLayer(spec), layout_(spec), sink_blocks_(spec.SinkTokens() / spec.block) {
+  if (!spec.far_part()) return;
+  far_memory_ = AlignedBuffer<float>::Untouched(static_cast<size_t>(FarFloats(spec)));
+  far_.emplace(spec.FarPart(), far_memory_.data());
+}
+
+void KvLayer::Reset() {
+  blocks_.clear();
+  dropped_ = 0;
+  if (far_) far_->Reset();
 }
 
 int64_t KvLayer::BlockFloats(const AttentionSpec& spec) {
@@ -186,6 +209,7 @@ void KvLayer::CopyFrom(const HostLayer& other, int64_t position) {
   blocks_ = from.blocks_;
   PS_CHECK(blocks_.size() == static_cast<size_t>(spec_.CacheBlocks(position)));
   for (const auto& block : blocks_) block->shared.store(true, std::memory_order_relaxed);
+  if (far_) far_->CopyFrom(*from.far_, position);
 }
 
 std::vector<StateBlock> KvLayer::Blocks() const {
@@ -199,7 +223,9 @@ size_t KvLayer::BytesToCopy(int64_t position) const {
   return position % spec_.block != 0 && blocks_.back()->shared ? block_bytes() : 0;
 }
 
-size_t KvLayer::SavedBytes(int64_t position) const { return SavedLayerBytes(spec_, 0, position); }
+size_t KvLayer::SavedBytes(int64_t position) const {
+  return SavedLayerBytes(spec_, spec_.features(), position);
+}
 
 void KvLayer::Reserve(int64_t position, int64_t tokens) {
   const size_t blocks = BlocksFor(tokens);
@@ -232,15 +258,18 @@ void KvLayer::Prepare(int64_t position) {
   dropped_ = spec_.DroppedTokens(position) / spec_.block;
   std::erase_if(blocks_, [](const auto& block) { return block->shared.load(); });
   Resize(position);
+  if (far_) far_->PrepareSums(spec_.HasFarState(position));
 }
 
 void KvLayer::Walk(int64_t position, SavedValues* values) {
   const int64_t sinks = spec_.SinkTokens(), dropped = spec_.DroppedTokens(position);
   const int64_t held = spec_.BufferedTokens(position);
+  if (spec_.HasFarState(position)) far_->WalkSums(values);
   for (int64_t first = 0; first < held; first += spec_.block) {
     const int64_t n = std::min<int64_t>(spec_.block, held - first);
     const int64_t block = (first < sinks ? first : first + dropped) / spec_.block;
     for (int h = 0; h < spec_.key_heads(); ++h) {
+      if (far_) WalkKeys(values, Element::kF32, FarKeys(block, h), spec_.far_dim(), n);
       if (spec_.cache_scales()) {
         WalkBytes(block, h, n, values);
         continue;
@@ -315,8 +344,9 @@ bool CpuState::CanCopy(const SequenceState& other) const {
 size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
   int64_t floats = 0;
   for (const AttentionSpec& spec : layers) {
-    floats += spec.kv_cache() ? spec.CacheBlocks(tokens) * KvLayer::BlockFloats(spec)
-                              : RecurrentLayer::Floats(spec);
+    floats += spec.kv_cache()
+                  ? spec.CacheBlocks(tokens) * KvLayer::BlockFloats(spec) + KvLayer::FarFloats(spec)
+                  : RecurrentLayer::Floats(spec);
   }
   return static_cast<size_t>(floats) * sizeof(float);
 }

@@ -35,7 +35,8 @@
 // KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp], of
 // float32, float16 (kF16) or 8-bit integers (kQ8), then with scales [panels][64] of keys and of values
 // (kernels/kv_rounding.h). A layer with a window holds the blocks of its sinks and those that a token may still read
-// (AttentionSpec::DroppedTokens). States share blocks: a copy of a state holds the same blocks. A block that
+// (AttentionSpec::DroppedTokens). Its far part has float32 far keys [panels][far_dim][64] in these blocks, and
+// the memory of a recurrent layer: S and z, and a block buffer for the block that is being folded. States share blocks: a copy of a state holds the same blocks. A block that
 // states have shared is not written to again: a layer replaces it by a copy first.
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
@@ -44,13 +45,15 @@
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [far_dim][n],
 //              near_keys [near_dim][n] in mixed kinds, values [n][d], decay_sums [n] with a
 //              decay gate
-//   KV         keys [d][n] and values [n][d] of each block that is held
+//   KV         keys [d][n] and values [n][d] of each block that is held; with a far part S and z
+//              before, if there is a far state, and far keys [far_dim][n] first in each block
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -120,6 +123,9 @@ class RecurrentLayer final : public HostLayer {
   size_t SavedBytes(int64_t position) const override;
   void Prepare(int64_t position) override;
   void Walk(int64_t position, SavedValues* values) override;
+  // The part of Prepare and Walk that is S and z. summed: whether they are not zero.
+  void PrepareSums(bool summed);
+  void WalkSums(SavedValues* values);
 
   // The layer has been cleared.
   HeadState Head(int head);
@@ -145,17 +151,19 @@ class RecurrentLayer final : public HostLayer {
 // KV kinds.
 class KvLayer final : public HostLayer {
  public:
-  explicit KvLayer(const AttentionSpec& spec)
-      : HostLayer(spec), layout_(spec), sink_blocks_(spec.SinkTokens() / spec.block) {}
+  explicit KvLayer(const AttentionSpec& spec);
 
-  size_t bytes() const override { return blocks_.size() * block_bytes(); }
+  size_t bytes() const override {
+    return blocks_.size() * block_bytes() + (far_ ? far_->bytes() : 0);
+  }
   std::vector<StateBlock> Blocks() const override;
   size_t BytesToCopy(int64_t position) const override;
-  void Reset() override {
-    blocks_.clear();
-    dropped_ = 0;
-  }
+  void Reset() override;
   void Truncate(int64_t position) override { Resize(position); }
+  void Clear() override {
+    if (far_) far_->Clear();
+  }
+  bool cleared() const override { return !far_ || far_->cleared(); }
   void CopyFrom(const HostLayer& other, int64_t position) override;
   size_t SavedBytes(int64_t position) const override;
   void Prepare(int64_t position) override;
@@ -176,11 +184,18 @@ class KvLayer final : public HostLayer {
   Element* Values(int64_t block, int head) {
     return reinterpret_cast<Element*>(Head(block, head) + layout_.values);
   }
+  float* FarKeys(int64_t block, int head) { return Head(block, head) + layout_.far_keys; }
+  // The sums of the far part: a layer of AttentionSpec::FarPart.
+  RecurrentLayer& far() { return *far_; }
   // StateFormat::kQ8.
   float* KeyScales(int64_t block, int head) { return Head(block, head) + layout_.key_scales; }
   float* ValueScales(int64_t block, int head) { return Head(block, head) + layout_.value_scales; }
 
   static int64_t BlockFloats(const AttentionSpec& spec);
+  // Of the far part; 0 without one.
+  static int64_t FarFloats(const AttentionSpec& spec) {
+    return spec.far_part() ? RecurrentLayer::Floats(spec.FarPart()) : 0;
+  }
 
  private:
   struct Block {
@@ -208,6 +223,8 @@ class KvLayer final : public HostLayer {
   const int64_t sink_blocks_;
   int64_t dropped_ = 0;                         // blocks after those of the sinks
   std::vector<std::shared_ptr<Block>> blocks_;  // that are held, in order
+  AlignedBuffer<float> far_memory_;
+  std::optional<RecurrentLayer> far_;
 };
 
 class CpuState final : public HostState {

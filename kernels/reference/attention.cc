@@ -80,23 +80,26 @@ void Store(bool narrow, const float* x, int width, float* out) {
 }
 
 // Attention of one token and head; its key and value are the last of the `tokens` in the buffers.
-// visible [tokens]: which of them it attends to. out [d]. Returns the far mass.
+// visible [tokens]: which of them it attends to. far_q: null if there is no far state. far_factor: of
+// the weights of the far part. out [d]. Returns the far mass.
 double AttendToken(const AttentionSpec& spec, const HeadState& state,
                    const std::vector<bool>& visible, const float* near_q, const float* far_q,
-                   const float* coefficients, float* out) {
+                   double far_factor, StateFormat far_format, const float* coefficients,
+                   float* out) {
   const auto tokens = static_cast<int64_t>(visible.size());
   const int d = spec.head_dim;
   std::vector<double> numerator(d);
   double denominator = spec.stabilizer, far = 0;
 
-  if (!spec.kv_cache()) {
+  if (far_q != nullptr) {
     std::vector<double> features = FarFeatures(spec, far_q);
+    Scale(far_factor, &features);
     if (spec.decay_gate) Scale(DecayFactor(state.decay_sums[tokens - 1], 0), &features);
     for (size_t f = 0; f < features.size(); ++f) {
       denominator += features[f] * state.weight_sum[f];
       far += features[f] * state.weight_sum[f];
       for (int i = 0; i < d; ++i) {
-        numerator[i] += features[f] * ReadState(spec.state_format, state, f * d + i);
+        numerator[i] += features[f] * ReadState(far_format, state, f * d + i);
       }
     }
   }
@@ -109,10 +112,16 @@ double AttendToken(const AttentionSpec& spec, const HeadState& state,
   }
   if (spec.kind == AttentionKind::kSoftmax) {
     double largest = -std::numeric_limits<double>::infinity();
+    if (far > 0) largest = std::log(far);
     for (int64_t s = 0; s < tokens; ++s) {
       if (visible[s]) largest = std::max(largest, weights[s]);
     }
     for (double& weight : weights) weight = std::exp(weight - largest);
+    // Without a weight of the far part, roundings are left of its sums.
+    const double scale = far > 0 ? std::exp(-largest) : 0;
+    Scale(scale, &numerator);
+    denominator *= scale;
+    far *= scale;
   }
   for (int64_t s = 0; s < tokens && spec.decay_gate; ++s) {
     weights[s] *= DecayFactor(state.decay_sums[tokens - 1], state.decay_sums[s]);
@@ -139,7 +148,9 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
     PS_CHECK(state != nullptr) << "a state of another backend";
     ReferenceLayer& of_layer = state->layer(layer);
     for (int row = segment.first_row; row < segment.first_row + segment.rows; ++row) {
+      const int64_t position = state->position() + row - segment.first_row;
       if (!spec.kv_cache() && of_layer.buffered() == spec.block) of_layer.Fold();
+      if (spec.far_part()) of_layer.FoldBefore(position);
       const int64_t index = of_layer.Append();
       for (int h = 0; h < spec.key_heads(); ++h) {
         HeadState& head = of_layer.head(h);
@@ -148,7 +159,7 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
         const float* v = input.v + row * input.v_stride + h * d;
         Store(spec.narrow_block() && spec.mixed(), input.near_k + row_head * near_dim, near_dim,
               &head.near_keys[index * near_dim]);
-        if (spec.mixed()) {
+        if (spec.keeps_far_keys()) {
           std::copy_n(input.far_k + row_head * far_dim, far_dim, &head.far_keys[index * far_dim]);
         }
         Store(spec.narrow_block(), v, d, &head.values[index * d]);
@@ -161,7 +172,6 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
               (index == 0 ? 0 : head.decay_sums[index - 1]) + input.log_decay[row_head];
         }
       }
-      const int64_t position = state->position() + row - segment.first_row;
       std::vector<bool> visible(static_cast<size_t>(index) + 1, true);
       for (int64_t s = 0; s <= index && spec.kv_cache(); ++s) {
         visible[s] = spec.Visible(of_layer.TokenAt(s), position);
@@ -169,13 +179,16 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
       for (int h = 0; h < spec.heads; ++h) {
         const HeadState& head = of_layer.head(h / spec.query_group());
         const int64_t row_head = int64_t{row} * spec.heads + h;
-        const float* far_q = spec.kv_cache() ? nullptr : input.far_q + row_head * far_dim;
+        const bool has_far = !spec.kv_cache() || spec.HasFarState(position + 1);
+        const float* far_q = has_far ? input.far_q + row_head * far_dim : nullptr;
         const float* coefficients = spec.kind == AttentionKind::kPolynomialSquare
                                         ? input.coefficients + h * (spec.power + 1)
                                         : nullptr;
-        const double far_mass = AttendToken(spec, head, visible, input.near_q + row_head * near_dim,
-                                            far_q, coefficients, out + row_head * d);
-        if (input.far_mass != nullptr && !spec.kv_cache()) {
+        const double far_mass =
+            AttendToken(spec, head, visible, input.near_q + row_head * near_dim, far_q,
+                        spec.FarFactor(position), of_layer.sums_spec().state_format, coefficients,
+                        out + row_head * d);
+        if (input.far_mass != nullptr && spec.has_far_part()) {
           input.far_mass[row_head] = static_cast<float>(far_mass);
         }
       }

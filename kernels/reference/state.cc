@@ -1,8 +1,10 @@
 #include "kernels/reference/state.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
+#include "base/half.h"
 #include "kernels/kv_rounding.h"
 #include "kernels/reference/backend.h"
 #include "kernels/state_bytes.h"
@@ -12,7 +14,7 @@ namespace {
 
 void Resize(const AttentionSpec& spec, int64_t tokens, HeadState* head) {
   head->near_keys.resize(tokens * spec.near_dim());
-  if (spec.mixed()) head->far_keys.resize(tokens * spec.far_dim());
+  if (spec.keeps_far_keys()) head->far_keys.resize(tokens * spec.far_dim());
   head->values.resize(tokens * spec.head_dim);
   if (spec.decay_gate) head->decay_sums.resize(tokens);
 }
@@ -20,16 +22,19 @@ void Resize(const AttentionSpec& spec, int64_t tokens, HeadState* head) {
 }  // namespace
 
 int64_t FeatureCount(const AttentionSpec& spec) {
-  if (spec.kv_cache()) return 0;
+  if (spec.kv_cache()) return int64_t{spec.far_size} * spec.far_size;
   return spec.sketched() ? int64_t{spec.sketch_size} * spec.sketch_size : spec.num_features;
 }
 
 std::vector<double> FarFeatures(const AttentionSpec& spec, const float* x) {
-  if (!spec.sketched()) return std::vector<double>(x, x + spec.num_features);
+  if (!spec.sketched() && !spec.far_part()) {
+    return std::vector<double>(x, x + spec.num_features);
+  }
+  const int size = spec.far_part() ? spec.far_size : spec.sketch_size;
   std::vector<double> features;
   features.reserve(FeatureCount(spec));
-  for (int i = 0; i < spec.sketch_size; ++i) {
-    for (int j = 0; j < spec.sketch_size; ++j) {
+  for (int i = 0; i < size; ++i) {
+    for (int j = 0; j < size; ++j) {
       features.push_back(static_cast<double>(x[i]) * x[j]);
     }
   }
@@ -45,7 +50,10 @@ void Scale(double factor, std::vector<double>* values) {
 }
 
 ReferenceLayer::ReferenceLayer(const AttentionSpec& spec, bool float64)
-    : HostLayer(spec), float64_(float64), heads_(static_cast<size_t>(spec.key_heads())) {
+    : HostLayer(spec),
+      float64_(float64),
+      sums_spec_(spec.far_part() ? spec.FarPart() : spec),
+      heads_(static_cast<size_t>(spec.key_heads())) {
   PS_CHECK(spec.block > 0);
   Reset();
 }
@@ -54,11 +62,11 @@ void ReferenceLayer::Reset() {
   for (HeadState& state : heads_) {
     state.value_sum.assign(FeatureCount(spec_) * spec_.head_dim, 0.0);
     state.weight_sum.assign(FeatureCount(spec_), 0.0);
-    if (spec_.byte_copy()) state.copy.assign(state.value_sum.size(), 0.0f);
+    if (sums_spec_.byte_copy()) state.copy.assign(state.value_sum.size(), 0.0f);
     state.stale_copy = false;
     Resize(spec_, spec_.kv_cache() ? 0 : spec_.block, &state);
   }
-  buffered_ = dropped_ = 0;
+  buffered_ = dropped_ = folded_ = 0;
 }
 
 size_t ReferenceLayer::bytes() const {
@@ -77,11 +85,13 @@ void ReferenceLayer::CopyFrom(const HostLayer& other, int64_t /*position*/) {
   heads_ = from.heads_;
   buffered_ = from.buffered_;
   dropped_ = from.dropped_;
+  folded_ = from.folded_;
 }
 
 void ReferenceLayer::SetBuffered(int64_t position) {
   buffered_ = spec_.BufferedTokens(position);
   dropped_ = spec_.DroppedTokens(position);
+  folded_ = spec_.far_part() && position > 0 ? spec_.FirstVisible(position - 1) : 0;
   if (!spec_.kv_cache()) return;
   for (HeadState& head : heads_) Resize(spec_, spec_.CacheBlocks(position) * spec_.block, &head);
 }
@@ -102,6 +112,7 @@ void ReferenceLayer::Drop(int64_t position) {
   };
   for (HeadState& head : heads_) {
     drop(spec_.near_dim(), &head.near_keys);
+    if (spec_.keeps_far_keys()) drop(spec_.far_dim(), &head.far_keys);
     drop(spec_.head_dim, &head.values);
   }
   buffered_ -= tokens;
@@ -110,20 +121,33 @@ void ReferenceLayer::Drop(int64_t position) {
 
 void ReferenceLayer::Fold() {
   PS_CHECK(!spec_.kv_cache() && buffered_ == spec_.block);
+  FoldTokens(0, 0);
+  buffered_ = 0;
+}
+
+void ReferenceLayer::FoldBefore(int64_t t) {
+  for (const int64_t end = spec_.FirstVisible(t); folded_ < end; folded_ += spec_.block) {
+    FoldTokens(folded_ < spec_.SinkTokens() ? folded_ : folded_ - dropped_,
+               std::clamp<int64_t>(spec_.sinks - folded_, 0, spec_.block));
+  }
+}
+
+void ReferenceLayer::FoldTokens(int64_t first, int64_t skipped) {
   const int d = spec_.head_dim;
   const auto store = [this](double sum) { return float64_ ? sum : static_cast<float>(sum); };
   for (HeadState& state : heads_) {
-    const std::vector<float>& keys = spec_.mixed() ? state.far_keys : state.near_keys;
+    const std::vector<float>& keys = spec_.keeps_far_keys() ? state.far_keys : state.near_keys;
     // The sum of the block from zero, in token order: sum_s phi(k_s) [v_s, 1]^T.
     std::vector<double> block_values(state.value_sum.size());
     std::vector<double> block_weights(state.weight_sum.size());
-    for (int s = 0; s < spec_.block; ++s) {
+    for (int64_t s = first + skipped; s < first + spec_.block; ++s) {
       std::vector<double> features = FarFeatures(spec_, &keys[s * spec_.far_dim()]);
       if (spec_.decay_gate)
         Scale(DecayFactor(state.decay_sums.back(), state.decay_sums[s]), &features);
-      const float* kept = &state.values[s * d];
-      const std::vector<float> value =
-          spec_.byte_copy() ? ByteVector(kept, d) : std::vector<float>(kept, kept + d);
+      std::vector<float> value(&state.values[s * d], &state.values[s * d] + d);
+      // Those of a recurrent kind are rounded when they are appended.
+      for (float& v : value) v = sums_spec_.narrow_block() ? Bf16ToFloat(FloatToBf16(v)) : v;
+      if (sums_spec_.byte_copy()) value = ByteVector(value.data(), d);
       for (size_t f = 0; f < features.size(); ++f) {
         block_weights[f] += features[f];
         for (int i = 0; i < d; ++i) block_values[f * d + i] += features[f] * value[i];
@@ -139,11 +163,10 @@ void ReferenceLayer::Fold() {
     }
     MakeCopy(&state);
   }
-  buffered_ = 0;
 }
 
 void ReferenceLayer::MakeCopy(HeadState* head) const {
-  if (!spec_.byte_copy()) return;
+  if (!sums_spec_.byte_copy()) return;
   const std::vector<float> sums(head->value_sum.begin(), head->value_sum.end());
   head->copy = ByteCopy(sums, FeatureCount(spec_), spec_.head_dim);
   head->stale_copy = false;
@@ -152,7 +175,7 @@ void ReferenceLayer::MakeCopy(HeadState* head) const {
 void ReferenceLayer::Prepare(int64_t position) {
   Reset();
   SetBuffered(position);
-  for (HeadState& head : heads_) head.stale_copy = spec_.byte_copy();
+  for (HeadState& head : heads_) head.stale_copy = sums_spec_.byte_copy();
 }
 
 void ReferenceLayer::Walk(int64_t position, SavedValues* values) {
@@ -164,7 +187,7 @@ void ReferenceLayer::Walk(int64_t position, SavedValues* values) {
       values->Doubles(state.weight_sum.data(), std::ssize(state.weight_sum));
     }
     values->Floats(state.near_keys.data(), n * spec_.near_dim());
-    if (spec_.mixed()) values->Floats(state.far_keys.data(), n * spec_.far_dim());
+    if (spec_.keeps_far_keys()) values->Floats(state.far_keys.data(), n * spec_.far_dim());
     values->Floats(state.values.data(), n * spec_.head_dim);
     if (spec_.decay_gate) values->Floats(state.decay_sums.data(), n);
     for (int64_t t = 0; t < n && spec_.kv_cache() && !values->saves(); ++t) {
@@ -195,7 +218,8 @@ size_t ReferenceBackend::StateBytes(std::span<const AttentionSpec> layers, int64
   int64_t bytes = 0;
   for (const AttentionSpec& spec : layers) {
     const int64_t blocks = spec.kv_cache() ? spec.CacheBlocks(tokens) : 1;
-    const int64_t copy = spec.byte_copy() ? FeatureCount(spec) * spec.head_dim * sizeof(float) : 0;
+    const bool bytes_read = spec.byte_copy() || (spec.far_part() && spec.FarPart().byte_copy());
+    const int64_t copy = bytes_read ? FeatureCount(spec) * spec.head_dim * sizeof(float) : 0;
     bytes += spec.key_heads() * (FeatureCount(spec) * (spec.head_dim + 1) * sizeof(double) + copy +
                                  blocks * spec.block * spec.TokenFloats() * sizeof(float));
   }

@@ -20,7 +20,7 @@ struct HeadState {
   bool stale_copy = false;  // value_sum was loaded
   // The tokens that are not folded or dropped, in order: the current block, or those of a KV kind.
   std::vector<float> near_keys;  // [capacity, near_dim]
-  std::vector<float> far_keys;   // [capacity, far_dim]; empty in unmixed kinds (the near keys)
+  std::vector<float> far_keys;   // [capacity, far_dim]; empty if they are the near keys, or none
   std::vector<float> values;     // [capacity, d]
   // G, the sum of the log decays from the block's first token on. Empty without a decay gate.
   std::vector<float> decay_sums;  // [capacity]
@@ -56,6 +56,8 @@ class ReferenceLayer final : public HostLayer {
   HeadState& head(int head) { return heads_[static_cast<size_t>(head)]; }
   // Number of tokens in the buffers.
   int64_t buffered() const { return buffered_; }
+  // The attention whose sums the heads have: the layer's, or that of its far part.
+  const AttentionSpec& sums_spec() const { return sums_spec_; }
   // The position of the token at `index` of the buffers of a KV kind.
   int64_t TokenAt(int64_t index) const {
     return index < spec_.SinkTokens() ? index : index + dropped_;
@@ -68,15 +70,21 @@ class ReferenceLayer final : public HostLayer {
   void MakeCopy(HeadState* head) const;
   // Adds the full block to the sums and empties the buffers.
   void Fold();
+  // Of a far part: adds the blocks that have left the window of token `t`, which is next.
+  void FoldBefore(int64_t t);
 
  private:
+  // Adds the `block` tokens from `first` on to the sums, but the first `skipped` of them.
+  void FoldTokens(int64_t first, int64_t skipped);
   // Sets the buffers to the size that they have after `position` tokens.
   void SetBuffered(int64_t position);
 
   const bool float64_;
+  const AttentionSpec sums_spec_;
   std::vector<HeadState> heads_;  // [kv heads]
   int64_t buffered_ = 0;
   int64_t dropped_ = 0;
+  int64_t folded_ = 0;  // tokens of a far part
 };
 
 class ReferenceState final : public HostState {

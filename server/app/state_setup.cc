@@ -66,7 +66,7 @@ size_t SavedBytes(const AttentionSpec& spec, int64_t tokens) {
   // The block buffer is full after the first block, and again, beside the sums, after the second one. A
   // window has most tokens at the end of each block from the last one before which it drops nothing.
   const int64_t block = spec.block;
-  const int64_t full = spec.kv_cache() ? spec.Removable(0) : 2 * block;
+  const int64_t full = spec.kv_cache() ? spec.UndroppedTokens() : 2 * block;
   return std::max(at(std::min(tokens, block)), at(std::min(tokens, full)));
 }
 

@@ -26,9 +26,10 @@ using testing::Random;
 
 // Ends the names of models whose states are read at one byte.
 constexpr std::string_view kByteStates = "_q8_states";
-// Models of tests/data/frames: with windows in all layers and in some, and with gated symmetric_power of grouped
+// Models of tests/data/frames: with windows in all layers and in some, with far parts, and with gated symmetric_power of grouped
 // queries.
-constexpr std::string_view kFrames[] = {"mistral_window", "qwen3_window", "brumby_small"};
+constexpr std::string_view kFrames[] = {"mistral_window", "qwen3_window", "llama_window_far",
+                                        "brumby_small"};
 
 std::vector<std::string> KindsAndFormats() {
   std::vector<std::string> names = testing::TinyModelNames();

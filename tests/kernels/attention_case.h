@@ -32,10 +32,10 @@ struct Sequence {
 };
 
 inline const std::vector<float>& FarQueries(const AttentionSpec& spec, const AttentionRows& rows) {
-  return spec.mixed() ? rows.far_q : rows.near_q;
+  return spec.keeps_far_keys() ? rows.far_q : rows.near_q;
 }
 inline const std::vector<float>& FarKeys(const AttentionSpec& spec, const AttentionRows& rows) {
-  return spec.mixed() ? rows.far_k : rows.near_k;
+  return spec.keeps_far_keys() ? rows.far_k : rows.near_k;
 }
 
 // The attention of the layers of a test.
@@ -190,6 +190,32 @@ inline std::vector<AttentionSpec> WindowSpecs() {
   return specs;
 }
 
+// Windows with a far part: of one block and of several, with sinks that fill a part of a block, whole
+// blocks, more than the window; lengths that sequences pass and that they do not.
+inline std::vector<AttentionSpec> FarWindowSpecs() {
+  struct Shape {
+    int heads, kv_heads, head_dim, block, window, sinks, far_size, far_length;
+  };
+  constexpr Shape kShapes[] = {{2, 2, 10, 8, 8, 0, 16, 40},
+                               {6, 2, 32, 16, 32, 4, 16, 1000},
+                               {13, 1, 33, 8, 24, 9, 32, 60},
+                               {2, 1, 16, 1, 3, 2, 16, 20},
+                               {4, 2, 64, 32, 32, 40, 16, 90}};
+  std::vector<AttentionSpec> specs;
+  for (const Shape& shape : kShapes) {
+    AttentionSpec spec =
+        MakeSpec(AttentionKind::kSoftmax, shape.heads, shape.head_dim, 0, shape.block);
+    spec.kv_heads = shape.kv_heads;
+    spec.window = shape.window;
+    spec.window_kind = WindowKind::kBlocks;
+    spec.sinks = shape.sinks;
+    spec.far_size = shape.far_size;
+    spec.far_length = shape.far_length;
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
 // Softmax over caches of several spans (docs/numerics.md): spans that begin at the start of a block, within
 // it, and between panels of a block; windows whose first span has masked tokens, with sinks apart. A test
 // runs four blocks and some tokens more.
@@ -222,13 +248,26 @@ inline std::vector<Layers> Mixtures() {
   gated.decay_gate = true;
   const AttentionSpec sketched = MakeSpec(AttentionKind::kRandomSketch, 3, 16, 11, 8);
   const AttentionSpec polynomial = MakeSpec(AttentionKind::kPolynomial, 2, 10, 0, 16);
+  AttentionSpec far = blocks;
+  far.window = 8;
+  far.sinks = 3;
+  far.far_size = 16;
+  far.far_length = 30;
   std::vector<AttentionSpec> narrow = {sketched, window, gated, full};
   for (AttentionSpec& spec : narrow) spec.state_format = StateFormat::kQ8;
   AttentionSpec half = window, bytes = blocks;
   half.state_format = StateFormat::kF16;
   bytes.state_format = StateFormat::kQ8;
-  return {Layers({full, window, gated, polynomial, window}), Layers({window, blocks, window}),
-          Layers({sketched, full, gated}), Layers(narrow), Layers({half, gated, full, bytes})};
+  AttentionSpec half_far = far, bytes_far = far;
+  half_far.state_format = StateFormat::kF16;
+  bytes_far.state_format = StateFormat::kQ8;
+  return {Layers({full, window, gated, polynomial, window}),
+          Layers({window, blocks, window}),
+          Layers({sketched, full, gated}),
+          Layers(narrow),
+          Layers({half, gated, full, bytes}),
+          Layers({full, far, window, far}),
+          Layers({half_far, gated, bytes_far})};
 }
 
 // The formats besides float32 that change what a layer keeps.
@@ -253,12 +292,13 @@ inline std::vector<AttentionSpec> WithStateFormats(std::vector<AttentionSpec> sp
 inline AttentionRows RandomRows(const AttentionSpec& spec, int layer, int tokens, Random* random) {
   const auto far_rows = [&](int heads) {
     const int width = spec.far_dim();
+    const bool sketched = spec.sketched() || spec.far_part();
     const int used = spec.sketched() ? spec.sketch_size : width;
     std::vector<float> rows(static_cast<size_t>(tokens) * heads * width);
     for (size_t i = 0; i < rows.size(); ++i) {
       if (static_cast<int>(i % width) >= used) continue;
-      rows[i] = static_cast<float>(spec.sketched() ? random->Normal() / std::pow(used, 0.25)
-                                                   : random->Uniform(0.01, 2) / std::sqrt(used));
+      rows[i] = static_cast<float>(sketched ? random->Normal() / std::pow(used, 0.25)
+                                            : random->Uniform(0.01, 2) / std::sqrt(used));
     }
     return rows;
   };
@@ -271,7 +311,7 @@ inline AttentionRows RandomRows(const AttentionSpec& spec, int layer, int tokens
   rows.coefficients = CoefficientsFor(spec, layer);
   rows.near_q = near_rows(spec.heads);
   rows.near_k = near_rows(spec.key_heads());
-  if (spec.mixed()) {
+  if (spec.keeps_far_keys()) {
     rows.far_q = far_rows(spec.heads);
     rows.far_k = far_rows(spec.key_heads());
   }
@@ -338,7 +378,7 @@ inline void Step(Backend& backend, const Layers& layers, const std::vector<Part>
     };
     const GuardedFloats near_q(pack(&AttentionRows::near_q, heads * spec.near_dim()));
     const GuardedFloats near_k(pack(&AttentionRows::near_k, kv_heads * spec.near_dim()));
-    const int far_width = spec.mixed() ? spec.far_dim() : 0;
+    const int far_width = spec.keeps_far_keys() ? spec.far_dim() : 0;
     const GuardedFloats far_q(pack(&AttentionRows::far_q, heads * far_width));
     const GuardedFloats far_k(pack(&AttentionRows::far_k, kv_heads * far_width));
     const GuardedFloats log_decay(pack(&AttentionRows::log_decay, spec.decay_gate ? kv_heads : 0));
@@ -352,9 +392,9 @@ inline void Step(Backend& backend, const Layers& layers, const std::vector<Part>
     AttentionInput input;
     input.near_q = near_q.data();
     input.near_k = near_k.data();
-    if (!spec.kv_cache()) {
-      input.far_q = spec.mixed() ? far_q.data() : near_q.data();
-      input.far_k = spec.mixed() ? far_k.data() : near_k.data();
+    if (spec.has_far_part()) {
+      input.far_q = spec.keeps_far_keys() ? far_q.data() : near_q.data();
+      input.far_k = spec.keeps_far_keys() ? far_k.data() : near_k.data();
     }
     input.v = qkv.data() + v_offset;
     input.v_stride = stride;
@@ -388,9 +428,10 @@ inline std::vector<std::vector<float>> RunAlone(Backend& backend, const Layers& 
 
 inline std::string DescribeLayer(const AttentionSpec& spec) {
   const std::string window =
-      spec.window == 0 ? ""
-                       : StrCat(spec.window_kind == WindowKind::kBlocks ? " blocks" : " window",
-                                spec.window, " sinks", spec.sinks);
+      spec.window == 0
+          ? ""
+          : StrCat(spec.window_kind == WindowKind::kBlocks ? " blocks" : " window", spec.window,
+                   " sinks", spec.sinks, " far", spec.far_size, "/", spec.far_length);
   return StrCat(AttentionKindName(spec.kind), " heads ", spec.heads, "/", spec.key_heads(), " d",
                 spec.head_dim, " r", spec.sketch_size, " m", spec.num_features, " b", spec.block,
                 " ", StateFormatName(spec.state_format), spec.decay_gate ? " gated" : "", window);

@@ -66,6 +66,7 @@ class AttentionDeterminismTest : public testing::BackendTest {
     add(testing::InLayers(testing::WithStateFormats(testing::GroupedSpecs()), 1));
     add(testing::InLayers(testing::GroupedRecurrentSpecs(), 1));
     add(testing::InLayers(testing::WithStateFormats(testing::WindowSpecs()), 1));
+    add(testing::InLayers(testing::WithStateFormats(testing::FarWindowSpecs()), 1));
     add(testing::InLayers(testing::WithStateFormats(testing::SpanSpecs()), 1));
     add(testing::Mixtures());
     return models;

@@ -38,6 +38,11 @@ inline bool Sees(const AttentionSpec& spec, int t, int s) {
   return t - s < spec.window;
 }
 
+// The tokens before a window of blocks.
+inline int Left(const AttentionSpec& spec, int t) {
+  return std::max(0, (t / spec.window - 1) * spec.window);
+}
+
 inline bool SmallerMagnitude(float a, float b) { return std::abs(a) < std::abs(b); }
 
 // The scales of a copy of S [features, d] as 8-bit integers (kernels/state_bytes.h).
@@ -236,6 +241,11 @@ inline AttentionRows RowsAsRead(const AttentionSpec& spec, AttentionRows rows) {
 inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRows& given,
                                     int tokens) {
   const AttentionRows rows = RowsAsKept(spec, given), read_rows = RowsAsRead(spec, rows);
+  // Of the tokens that have left a window, whose values are kept, then folded as in a recurrent kind.
+  const bool far_window = spec.far_part();
+  const AttentionSpec far_spec = far_window ? spec.FarPart() : spec;
+  const AttentionRows far_rows =
+      far_window ? RowsAsRead(far_spec, RowsAsKept(far_spec, rows)) : read_rows;
   const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
   OracleOutput out;
   for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance, &out.byte_tolerance,
@@ -245,7 +255,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
   const std::vector<float>& far_q = FarQueries(spec, rows);
   const std::vector<float>& far_k = FarKeys(spec, rows);
   const int r = spec.far_dim();
-  const int features = spec.sketched() ? r * r : r;
+  const int features = far_spec.sketched() ? r * r : r;
   const oracle::DecaySums decay(spec, rows, tokens);
   for (int h = 0; h < heads; ++h) {
     const int kv = h * kv_heads / heads;
@@ -254,28 +264,41 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
     scales.Set(sums, features, d);
     oracle::FoldRoundings fold(features, d);
     const auto feature = [&](const float* x, int f) {
-      return spec.sketched() ? static_cast<double>(x[f / r]) * x[f % r] : x[f];
+      return far_spec.sketched() ? static_cast<double>(x[f / r]) * x[f % r] : x[f];
     };
     for (int t = 0; t < tokens; ++t) {
-      if (!spec.kv_cache() && t > 0 && t % spec.block == 0) {
+      // The tokens that are folded before t, block by block.
+      int fold_first = 0, fold_last = 0;
+      if (far_window && t > 0) {
+        fold_first = oracle::Left(spec, t - 1);
+        fold_last = oracle::Left(spec, t);
+      } else if (!spec.kv_cache() && t > 0 && t % spec.block == 0) {
+        fold_first = t - spec.block;
+        fold_last = t;
+      }
+      const double far_factor =
+          far_window && t > spec.far_length ? static_cast<double>(spec.far_length) / t : 1;
+      for (; fold_first < fold_last; fold_first += spec.block) {
+        const int fold_begin = far_window ? std::max(fold_first, spec.sinks) : fold_first;
+        const int fold_end = fold_first + spec.block;
         const float last = decay.in_block[(t - 1) * kv_heads + kv];
         for (double& sum : sums) sum *= std::exp(last);
         fold.Begin(std::exp(last));
-        const auto value_of = [&](int s) { return &read_rows.v[(s * kv_heads + kv) * d]; };
+        const auto value_of = [&](int s) { return &far_rows.v[(s * kv_heads + kv) * d]; };
         const auto scale_of = [&](int s) {
           const float* v = value_of(s);
           return std::abs(*std::max_element(v, v + d, oracle::SmallerMagnitude)) / 127;
         };
-        for (int s = t - spec.block; s < t; ++s) {
+        for (int s = fold_begin; s < fold_end; ++s) {
           const double kept =
               std::exp(static_cast<double>(last) - decay.in_block[s * kv_heads + kv]);
           for (int f = 0; f < features; ++f) {
             const double phi = kept * feature(&far_k[(s * kv_heads + kv) * r], f);
             for (int i = 0; i < d; ++i) sums[f * d + i] += phi * value_of(s)[i];
-            if (spec.byte_copy()) fold.Step(f, phi * scale_of(s));
+            if (far_spec.byte_copy()) fold.Step(f, phi * scale_of(s));
           }
         }
-        for (int s = t - spec.block; s < t && spec.byte_copy(); ++s) {
+        for (int s = fold_begin; s < fold_end && far_spec.byte_copy(); ++s) {
           fold.Add(value_of(s), scale_of(s), d);
         }
         scales.Set(sums, features, d);
@@ -294,9 +317,12 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       double denominator_words = 0, top_weight = 0;
       std::vector<double> numerator_split(d);  // variance by splitting features
       for (int s = 0; s <= t; ++s) {
-        if (!oracle::Sees(spec, t, s)) continue;
-        const bool in_block = s / spec.block == t / spec.block;
-        const bool near = !spec.mixed() || in_block;
+        const bool sees = oracle::Sees(spec, t, s);
+        if (!sees && !far_window) continue;
+        const AttentionSpec& of = sees ? spec : far_spec;
+        const AttentionRows& from = sees ? read_rows : far_rows;
+        const bool in_block = far_window ? sees : s / spec.block == t / spec.block;
+        const bool near = far_window ? sees : !spec.mixed() || in_block;
         const int width = near ? spec.near_dim() : r;
         const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
         const float* k = &(near ? read_rows.near_k : far_k)[(s * kv_heads + kv) * width];
@@ -309,20 +335,21 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
           top_query = std::max<double>(top_query, std::abs(q[i]));
         }
         const size_t row_t = t * kv_heads + kv, row_s = s * kv_heads + kv;
-        const double exponent = decay.Total(row_t) - decay.Total(row_s), left = std::exp(exponent);
+        const double exponent = decay.Total(row_t) - decay.Total(row_s);
+        const double left = std::exp(exponent) * (sees ? 1 : far_factor);
         const float* coefficients = oracle::CoefficientsOf(spec, rows, h);
-        const double weight = left * oracle::WeightOfDot(spec, near, dot, coefficients);
+        const double weight = left * oracle::WeightOfDot(of, near, dot, coefficients);
         // A dot product of n terms is off by about sqrt(n) u sum |q k|; a power multiplies that by
         // its degree, an exponential turns it into a relative error.
         const bool polynomial_square = spec.kind == AttentionKind::kPolynomialSquare;
         const double absolute =
-            spec.kind == AttentionKind::kSoftmax ? weight * (1 + absolute_dot / std::sqrt(d))
-            : polynomial_square                  ? weight
-                                : left * oracle::WeightOfDot(spec, near, absolute_dot, nullptr);
+            of.kind == AttentionKind::kSoftmax ? weight * (1 + absolute_dot / std::sqrt(d))
+            : polynomial_square                ? weight
+                                : left * oracle::WeightOfDot(of, near, absolute_dot, nullptr);
         const double error =
             polynomial_square
                 ? oracle::PolynomialSquareError(spec, coefficients, dot, absolute_dot, width)
-                : kU * absolute * oracle::Degree(spec, near) * std::sqrt(width + 4.0);
+                : kU * absolute * oracle::Degree(of, near) * std::sqrt(width + 4.0);
         denominator += weight;
         absolute_denominator += absolute;
         denominator_variance += Square(error);
@@ -342,11 +369,11 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         denominator_words += Square(words);
         double top_value = 0;
         for (int i = 0; i < d; ++i) {
-          const double v = std::abs(read_rows.v[(s * kv_heads + kv) * d + i]);
+          const double v = std::abs(from.v[(s * kv_heads + kv) * d + i]);
           top_value = std::max(top_value, v);
           numerator_words[i] += Square(words * v);
         }
-        if (in_block) {
+        if (in_block && !spec.kv_cache()) {
           // A weight times its value's scale is off by half a step of the largest of them.
           top_weight = std::max(top_weight, std::abs(weight) * top_value / 127);
           for (int i = 0; i < d && top_value > 0; ++i) {
@@ -355,11 +382,11 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         }
         // A feature of a folded token is off by up to 2^-16 of it, uniform: a variance of a third of
         // the square. The feature (i, j) is also (j, i): errors of two add up as one.
-        const double split = in_block          ? 0
-                             : spec.sketched() ? 2 * Square(left * term_squares)
-                                               : Square(left) * term_squares;
+        const double split = in_block        ? 0
+                             : of.sketched() ? 2 * Square(left * term_squares)
+                                             : Square(left) * term_squares;
         for (int i = 0; i < d; ++i) {
-          const double v = read_rows.v[(s * kv_heads + kv) * d + i];
+          const double v = from.v[(s * kv_heads + kv) * d + i];
           numerator_split[i] += split * Square(v * 0x1p-16) / 3;
           numerator[i] += weight * v;
           absolute_numerator[i] += absolute * std::abs(v);
@@ -381,7 +408,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         largest =
             std::max(largest, std::abs(feature(&far_q[(t * heads + h) * r], f)) * scales.row[f]);
       }
-      const double decayed = std::exp(decay.in_block[t * kv_heads + kv]);
+      const double decayed = far_factor * std::exp(decay.in_block[t * kv_heads + kv]);
       for (int i = 0; i < d; ++i) {
         const size_t index = (t * heads + h) * d + i;
         const double value = numerator[i] / denominator;
@@ -398,7 +425,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         for (int f = 0; f < features; ++f) {
           const double term =
               decayed * feature(&far_q[(t * heads + h) * r], f) * sums[f * d + i] * 0x1p-8;
-          variance += (spec.sketched() ? 2 : 1) * term * term / 3;
+          variance += (far_spec.sketched() ? 2 : 1) * term * term / 3;
         }
         out.bf16_tolerance[index] = kDeviations * std::sqrt(variance) / denominator;
         // An integer is off by up to half a step, uniform: a variance of a twelfth of the step's
@@ -408,7 +435,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
                        Square(top_weight / 32767) * steps[i];
         for (int f = 0; f < features; ++f) {
           if (scales.row[f] == 0) continue;
-          const int twice = spec.sketched() ? 2 : 1;
+          const int twice = far_spec.sketched() ? 2 : 1;
           const double phi = feature(&far_q[(t * heads + h) * r], f);
           bytes += twice * Square(decayed * phi * scales.row[f] * scales.column[i]) / 12;
           words += twice * Square(decayed * largest / 32767 * sums[f * d + i] / scales.row[f]) / 12;

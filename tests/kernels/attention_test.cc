@@ -41,11 +41,12 @@ void ExpectDefinition(Backend& backend, bool splits, const AttentionSpec& spec,
   const auto out = testing::RunAlone(backend, spec, sequence, {sequence.tokens});
   for (size_t i = 0; i < want.value.size(); ++i) {
     // Of a KV cache the expectation has what is kept.
-    const double read = spec.kv_cache()                           ? 0
-                        : spec.state_format == StateFormat::kBf16 ? want.bf16_tolerance[i]
-                        : spec.state_format == StateFormat::kQ8   ? want.byte_tolerance[i]
+    const AttentionSpec sums = spec.far_part() ? spec.FarPart() : spec;
+    const double read = !spec.has_far_part()                      ? 0
+                        : sums.state_format == StateFormat::kBf16 ? want.bf16_tolerance[i]
+                        : sums.state_format == StateFormat::kQ8   ? want.byte_tolerance[i]
                                                                   : 0;
-    const double split = splits && spec.narrow_block() ? want.split_tolerance[i] : 0;
+    const double split = splits && sums.narrow_block() ? want.split_tolerance[i] : 0;
     const double tolerance = want.tolerance[i] + read + split;
     ASSERT_NEAR(out[0][i], want.value[i], tolerance) << testing::Describe(spec) << " element " << i;
   }
@@ -143,6 +144,70 @@ TEST_P(AttentionTest, WindowsAreTheirDefinition) {
     for (const int tokens : {1, spec.window + 1, 150}) {
       const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
       ExpectDefinition(*backend, HasTiles(), spec, sequence);
+    }
+  }
+}
+
+// Windows with a far part: of weights like those of the window, far smaller and far larger ones, beside
+// scores of any sign and size.
+TEST_P(AttentionTest, FarPartsOfWindowsAreTheirDefinition) {
+  const auto backend = NewBackend(2);
+  Random random(21);
+  for (const AttentionSpec& spec : testing::WithStateFormats(testing::FarWindowSpecs())) {
+    for (const int tokens : {1, 2 * spec.window, 2 * spec.window + 1, 150}) {
+      const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+      ExpectDefinition(*backend, HasTiles(), spec, sequence);
+    }
+    for (const double scale : {1e-4, 1e3}) {
+      Sequence sequence = testing::RandomSequence(spec, 150, &random);
+      for (float& x : sequence.layers[0].far_q) x *= static_cast<float>(scale);
+      ExpectDefinition(*backend, HasTiles(), spec, sequence);
+    }
+    Sequence sequence = testing::RandomSequence(spec, 150, &random);
+    for (float& x : sequence.layers[0].near_q) x *= 12;
+    ExpectDefinition(*backend, HasTiles(), spec, sequence);
+  }
+}
+
+// Far weights of zero leave the window as it is without a far part, to the bit. So do scores that are so
+// large that the exponential of their difference to the far part's is zero; those far below it leave the
+// far part alone.
+TEST_P(AttentionTest, FarPartsBesideWindowsOfOtherSize) {
+  const auto backend = NewBackend(2);
+  Random random(22);
+  for (const AttentionSpec& spec : testing::FarWindowSpecs()) {
+    AttentionSpec window = spec;
+    window.far_size = window.far_length = 0;
+    Sequence sequence = testing::RandomSequence(spec, 150, &random);
+    testing::AttentionRows& rows = sequence.layers[0];
+    const std::vector<float> far_q = rows.far_q;
+    std::ranges::fill(rows.far_q, 0.0f);
+    const auto want = testing::RunAlone(*backend, window, sequence, {150});
+    EXPECT_EQ(testing::RunAlone(*backend, spec, sequence, {150}), want) << testing::Describe(spec);
+
+    rows.far_q = far_q;
+    // Every score is its key's first element times the query's: 200 or -200.
+    const auto root = static_cast<float>(std::sqrt(spec.head_dim));
+    for (const float score : {200.0f, -200.0f}) {
+      const auto one_element = [&](std::vector<float>* x, float first) {
+        for (size_t i = 0; i < x->size(); ++i) (*x)[i] = i % spec.head_dim == 0 ? first : 0;
+      };
+      one_element(&rows.near_k, 1);
+      one_element(&rows.near_q, score * root);
+      const auto got = testing::RunAlone(*backend, spec, sequence, {150})[0];
+      const auto near = testing::RunAlone(*backend, window, sequence, {150})[0];
+      const testing::OracleOutput defined = testing::AttentionOracle(spec, rows, 150);
+      for (size_t i = 0; i < got.size(); ++i) {
+        const int token = static_cast<int>(i) / (spec.heads * spec.head_dim);
+        const bool has_far =
+            spec.HasFarState(token + 1) && testing::oracle::Left(spec, token) > spec.sinks;
+        ASSERT_TRUE(std::isfinite(got[i]));
+        if (score > 0 || !has_far) {
+          ASSERT_EQ(got[i], near[i]) << testing::Describe(spec) << " token " << token;
+        } else {
+          ASSERT_NEAR(got[i], defined.value[i], defined.tolerance[i]) << testing::Describe(spec);
+        }
+      }
     }
   }
 }
@@ -428,6 +493,7 @@ TEST(ReferenceAttentionTest, Float64StateIsExact) {
   for (const AttentionSpec& spec : testing::WithStateFormats(testing::WindowSpecs())) {
     specs.push_back(spec);
   }
+  for (const AttentionSpec& spec : testing::FarWindowSpecs()) specs.push_back(spec);
   for (const AttentionSpec& spec : specs) {
     const Sequence sequence = testing::RandomSequence(spec, 100, &random);
     const auto out = testing::RunAlone(*backend, spec, sequence, {100});

@@ -196,6 +196,26 @@ TEST_P(DefinitionTest, AffineFeaturesHaveAffineDotProducts) {
   }
 }
 
+TEST_P(DefinitionTest, HeadMapsAreAffineMapsOfEachHead) {
+  // Two tokens of two heads of width 2: element j of head h is (h + 1) x0 + j x1 + 100 h.
+  const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  float maps[64], biases[32], out[64];
+  for (int h = 0; h < 2; ++h) {
+    for (int j = 0; j < 16; ++j) {
+      maps[h * 32 + j] = static_cast<float>(h + 1);
+      maps[h * 32 + 16 + j] = static_cast<float>(j);
+      biases[h * 16 + j] = 100.0f * h;
+    }
+  }
+  backend_->HeadMaps(x, 2, 2, 2, maps, biases, 16, out);
+  for (int m = 0; m < 4; ++m) {
+    for (int j = 0; j < 16; ++j) {
+      EXPECT_EQ(out[m * 16 + j], (m % 2 + 1) * x[2 * m] + j * x[2 * m + 1] + 100 * (m % 2))
+          << m << " " << j;
+    }
+  }
+}
+
 TEST_P(DefinitionTest, LogSumExpOfEqualEntries) {
   const float x[8] = {5, 5, 5, 5, -1000, -1000, -1000, -1000};
   float out[2];

@@ -43,22 +43,32 @@ std::vector<AttentionSpec> Specs() {
       if (!spec.kv_cache()) specs.push_back(spec);
     }
   }
-  return testing::WithDecayGates(testing::WithStateFormats(specs));
+  specs = testing::WithDecayGates(testing::WithStateFormats(specs));
+  for (const AttentionSpec& spec : testing::WithStateFormats(testing::FarWindowSpecs())) {
+    specs.push_back(spec);
+  }
+  return specs;
 }
+
+// Tokens after which the far part changes.
+int Period(const AttentionSpec& spec) { return spec.far_part() ? spec.window : spec.block; }
 
 TEST_P(FarMassTest, IsItsDefinition) {
   const auto backend = NewBackend(2);
   Random random(1);
   for (const AttentionSpec& spec : Specs()) {
-    const int tokens = 3 * spec.block + 5, d = spec.head_dim;
+    const int period = Period(spec), tokens = 3 * period + 5, d = spec.head_dim;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const std::vector<float> masses = FarMasses(*backend, spec, sequence, {tokens});
     ASSERT_EQ(masses.size(), static_cast<size_t>(tokens) * spec.heads);
-    for (const int block : {0, (tokens - 1) / spec.block - 1}) {
-      const int first = block * spec.block, last = std::min(first + spec.block, tokens);
+    for (const int part : {0, (tokens - 1) / period - 1}) {
+      const int first = part * period, last = std::min(first + period, tokens);
+      const int far_first = spec.far_part() ? spec.sinks : 0;
+      const int far_last = spec.far_part() ? first - period : first;
       testing::AttentionRows rows = sequence.layers[0];
       for (size_t i = 0; i < rows.v.size(); ++i) {
-        rows.v[i] = static_cast<int>(i) < first * spec.key_heads() * d ? 1 : 0;
+        const int token = static_cast<int>(i) / (spec.key_heads() * d);
+        rows.v[i] = token >= far_first && token < far_last ? 1 : 0;
       }
       const testing::OracleOutput want = testing::AttentionOracle(spec, rows, last);
       for (int query = first * spec.heads; query < last * spec.heads; ++query) {
@@ -67,7 +77,7 @@ TEST_P(FarMassTest, IsItsDefinition) {
         const double read = spec.state_format == StateFormat::kQ8 ? want.byte_tolerance[i] : 0;
         ASSERT_NEAR(masses[query], want.value[i], want.tolerance[i] + read)
             << testing::Describe(spec) << " token " << query / spec.heads;
-        ASSERT_TRUE(block > 0 || masses[query] == 0) << "no block before";
+        ASSERT_TRUE(far_last > far_first || masses[query] == 0) << "no block before";
       }
     }
   }
@@ -77,7 +87,7 @@ TEST_P(FarMassTest, AnySplitAndThreads) {
   const auto one = NewBackend(1), several = NewBackend(3);
   Random random(2);
   for (const AttentionSpec& spec : Specs()) {
-    const int tokens = 3 * spec.block + 5;
+    const int tokens = 3 * Period(spec) + 5;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const std::vector<float> whole = FarMasses(*one, spec, sequence, {tokens});
     EXPECT_EQ(FarMasses(*several, spec, sequence, {tokens}), whole) << testing::Describe(spec);

@@ -429,6 +429,41 @@ TEST_P(OpTest, PerformerFeatures) {
   }
 }
 
+TEST_P(OpTest, HeadMaps) {
+  Random random(24);
+  for (const int width : {2, 10, 64}) {
+    for (const int size : {16, 32, 48, 128}) {
+      for (const int rows : {1, 7, 60}) {
+        const int heads = rows == 7 ? 5 : 3;
+        const GuardedFloats x(random.Normals(rows * heads * width)),
+            maps(random.Normals(heads * width * size)), biases(random.Normals(heads * size));
+        GuardedFloats got(rows * heads * size), want(rows * heads * size), alone(heads * size);
+        cpu_->HeadMaps(x.data(), rows, heads, width, maps.data(), biases.data(), size, got.data());
+        reference_->HeadMaps(x.data(), rows, heads, width, maps.data(), biases.data(), size,
+                             want.data());
+        const auto absolute = [&](size_t i) {  // the sum of the terms' magnitudes
+          const size_t m = i / size, head = m % heads, j = i % size;
+          double sum = std::abs(biases.data()[head * size + j]);
+          for (int k = 0; k < width; ++k) {
+            sum += std::abs(static_cast<double>(x.data()[m * width + k]) *
+                            maps.data()[(head * width + k) * size + j]);
+          }
+          return sum;
+        };
+        ExpectClose(
+            got, want, [&](size_t i) { return (width + 2) * kU * absolute(i); },
+            StrCat("HeadMaps ", rows, "x", heads, "x", width, " to ", size));
+        const int row = rows - 1;
+        cpu_->HeadMaps(x.data() + row * heads * width, 1, heads, width, maps.data(), biases.data(),
+                       size, alone.data());
+        for (int i = 0; i < heads * size; ++i) {
+          ASSERT_EQ(alone.data()[i], got.data()[row * heads * size + i]) << "one row " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(OpTest, LogSigmoid) {
   Random random(12);
   for (const int size : {1, 3, 8, 15, 16, 17, 31, 33, 4097, 20011}) {

@@ -43,6 +43,10 @@ class StateTest : public testing::BackendTest {
     window.window_kind = WindowKind::kBlocks;
     window.window = 3;
     specs.push_back(window);
+    window.window = 8;
+    window.far_size = 16;
+    window.far_length = 20;
+    for (const AttentionSpec& spec : testing::WithStateFormats({window})) specs.push_back(spec);
     std::vector<Layers> models = testing::InLayers(specs, 3);
     const std::vector<Layers> mixtures = testing::Mixtures();
     models.insert(models.end(), mixtures.begin(), mixtures.end());
@@ -112,7 +116,8 @@ int Earliest(const Layers& layers, int end) {
     if (spec.window == 1 && spec.window_kind == WindowKind::kSliding) --read;
     const bool drops =
         spec.window > 0 && read / spec.block > (spec.sinks + spec.block - 1) / spec.block;
-    const bool folds = !spec.kv_cache() && end > spec.block;
+    const bool folds =
+        spec.far_part() ? end > 2 * spec.window : !spec.kv_cache() && end > spec.block;
     if (drops || folds) earliest = std::max(earliest, block_start + 1);
   }
   return earliest;
@@ -342,8 +347,9 @@ TEST_P(StateTest, AStateThatWasResetIsClearedLater) {
         Runner runner(*backend, spec, old);
         testing::Step(*backend, spec, {{&runner, 30}});
         runner.state->Reset();
-        EXPECT_EQ(runner.state->cleared(),
-                  GetParam() == "reference" || std::ranges::all_of(spec, &AttentionSpec::kv_cache));
+        EXPECT_EQ(
+            runner.state->cleared(),
+            GetParam() == "reference" || std::ranges::none_of(spec, &AttentionSpec::has_far_part));
         EXPECT_EQ(Saved(*runner.state), std::vector<uint8_t>(runner.state->SavedBytes()));
         runner.sequence = &whole;
         runner.outputs = source.outputs;
@@ -420,7 +426,9 @@ TEST_P(StateTest, RemovableTokensCanBeRemoved) {
 TEST_P(StateTest, WindowsAreBounded) {
   const auto backend = NewBackend(1);
   Random random(17);
-  for (const AttentionSpec& spec : testing::WindowSpecs()) {
+  std::vector<AttentionSpec> specs = testing::WindowSpecs();
+  for (const AttentionSpec& spec : testing::FarWindowSpecs()) specs.push_back(spec);
+  for (const AttentionSpec& spec : specs) {
     const int64_t span = (spec.window_kind == WindowKind::kBlocks ? 2 : 1) * int64_t{spec.window};
     const int64_t tokens = std::max<int64_t>(span, 2) + 2 * spec.block + spec.SinkTokens();
     AttentionSpec full = spec;

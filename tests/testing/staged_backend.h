@@ -134,6 +134,13 @@ class StagedBackend : public ForwardingBackend {
     inner().AffineFeatures(from.data(), rows, width, terms == nullptr ? nullptr : staged.data(),
                            heads, y.data());
   }
+  void HeadMaps(const float* x, int64_t rows, int heads, int width, const float* maps,
+                const float* biases, int size, float* out) override {
+    const In from(this, x, rows * heads * width), staged(this, maps, int64_t{heads} * width * size),
+        bias(this, biases, int64_t{heads} * size);
+    Out y(this, out, rows * heads * size);
+    inner().HeadMaps(from.data(), rows, heads, width, staged.data(), bias.data(), size, y.data());
+  }
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override {
     const int64_t rows = RowsOf(segments);

@@ -15,6 +15,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import far_windows
 import power_retention
 
 SIZES = {
@@ -42,6 +43,16 @@ LLAMA3 = {
 # Windows with sinks: fields of config.json that transformers does not have. Layers of this type get a mask.
 WITH_SINKS = "window_with_sinks"
 SINK_FIELDS = ("layer_types", "attention_window", "attention_window_kind", "attention_sinks")
+FAR_FIELDS = ("attention_far_kind", "attention_far_size", "attention_far_length")
+# Two blocks of the window leave it within WINDOW_TOKENS tokens.
+FAR = {
+    "attention_window": 64,
+    "attention_window_kind": "blocks",
+    "attention_sinks": 5,
+    "attention_far_kind": "affine_square",
+    "attention_far_size": 16,
+    "attention_far_length": 150,
+}
 
 # Name -> class of config, and what differs from SIZES.
 CASES = {
@@ -86,6 +97,14 @@ CASES = {
             "attention_sinks": 1,
         },
     ),
+    "llama_window_far": (
+        "LlamaConfig",
+        {"num_hidden_layers": 4, "layer_types": [far_windows.FAR_PART, "full_attention", WITH_SINKS, far_windows.FAR_PART]} | FAR,
+    ),
+    "qwen3_window_far": (
+        "Qwen3Config",
+        {"num_hidden_layers": 4, "layer_types": ["full_attention", far_windows.FAR_PART] * 2} | FAR | {"attention_sinks": 70},
+    ),
     "smollm3": ("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1]}),
     "smollm3_interval": ("SmolLM3Config", {"num_hidden_layers": 4, "no_rope_layer_interval": 3, "attention_bias": True}),
     "smollm3_window": (
@@ -114,12 +133,14 @@ def random_model(name: str, **changes):
         if key in fields and isinstance(fields[key], int) and not isinstance(fields[key], bool):
             sizes[key] = value
     fields = {key: value for key, value in fields.items() if key not in changes}
-    windows = {key: fields.pop(key) for key in SINK_FIELDS} if "attention_sinks" in fields else {}
+    windows = {key: fields.pop(key) for key in SINK_FIELDS + FAR_FIELDS if key in fields} if "attention_sinks" in fields else {}
     config = getattr(transformers, class_name)(**(sizes | fields), attn_implementation="eager")
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     if name in power_retention.ARCHITECTURES:
         power_retention.with_retention(model)
+    if "attention_far_size" in windows:
+        far_windows.with_far_parts(model, windows)
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if key.endswith(".bias"):
@@ -185,6 +206,8 @@ def main(out: pathlib.Path):
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         if name in power_retention.ARCHITECTURES:
             power_retention.with_retention(model).load_state_dict(drawn.state_dict())
+        if "attention_far_size" in drawn.own_fields:
+            far_windows.with_far_parts(model, drawn.own_fields).load_state_dict(drawn.state_dict())
         with_sinks(model, drawn.own_fields, {})
         save(drawn, folder)
         (folder / "generation_config.json").unlink(missing_ok=True)

@@ -82,7 +82,7 @@ class FramesTest : public testing::BackendTest {
 // float32 angles, 2^-24 of an angle of 40. Large weights make logits of order 10 of differences of some.
 TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
   const auto backend = NewBackend(2);
-  ASSERT_EQ(Cases().size(), 21u);
+  ASSERT_EQ(Cases().size(), 23u);
   for (const std::string& name : Cases()) {
     SCOPED_TRACE(name);
     const Recording recording(name);
@@ -99,8 +99,9 @@ TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
 // More tokens than a block of the cache: prefill, chunks, decoding, in one batch and alone.
 TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
   const auto backend = NewBackend(2);
-  for (const char* name : {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window",
-                           "llama_window_sinks", "brumby_small", "powercoder"}) {
+  for (const char* name :
+       {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window", "llama_window_sinks",
+        "llama_window_far", "qwen3_window_far", "brumby_small", "powercoder"}) {
     if (IsSlow(name)) continue;
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(3);
@@ -122,7 +123,8 @@ TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
 TEST_P(FramesTest, StatesAreSavedCopiedAndTruncated) {
   const auto backend = NewBackend(2);
   for (const char* name : {"llama_one_kv_head", "qwen3", "smollm3", "mistral_window",
-                           "smollm3_window", "qwen3_window_sinks", "brumby_small", "powercoder"}) {
+                           "smollm3_window", "qwen3_window_sinks", "llama_window_far",
+                           "qwen3_window_far", "brumby_small", "powercoder"}) {
     if (IsSlow(name)) continue;
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(4);

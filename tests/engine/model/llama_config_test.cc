@@ -204,6 +204,34 @@ json WithSinks(const json& config, const char* kind) {
                {"attention_sinks", 4}});
 }
 
+// Layers 1 and 3 have windows, 3 a far part.
+json WithFarPart(const json& config) {
+  return With(WithSinks(config, "blocks"),
+              {{"layer_types",
+                {"full_attention", "window_with_sinks", "full_attention", "window_with_far_part"}},
+               {"attention_window", 128},
+               {"attention_far_kind", "affine_square"},
+               {"attention_far_size", 32},
+               {"attention_far_length", 2048}});
+}
+
+TEST(LlamaConfigTest, WindowsWithAFarPart) {
+  const ModelSpec spec = SpecOf(WithFarPart(Of("Qwen3ForCausalLM", "qwen3")));
+  for (size_t i = 0; i < 4; ++i) {
+    const AttentionSpec& attention = spec.layers[i].attention;
+    EXPECT_EQ(attention.window, i % 2 == 1 ? 128 : 0);
+    EXPECT_EQ(attention.sinks, i % 2 == 1 ? 4 : 0);
+    EXPECT_EQ(attention.far_size, i == 3 ? 32 : 0);
+    EXPECT_EQ(attention.far_length, i == 3 ? 2048 : 0);
+    EXPECT_EQ(attention.features(), i == 3 ? 640 : 0);
+  }
+  // Without such a layer the fields have no effect.
+  json sinks = WithFarPart(Llama());
+  sinks["layer_types"][3] = "window_with_sinks";
+  sinks["attention_far_size"] = "large";
+  EXPECT_EQ(SpecOf(sinks).layers[3].attention.far_size, 0);
+}
+
 TEST(LlamaConfigTest, WindowsWithSinks) {
   for (const auto& [architecture, type] : {std::pair{"LlamaForCausalLM", "llama"},
                                            {"MistralForCausalLM", "mistral"},
@@ -394,6 +422,21 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
        {"attention_window", "missing"}},
       {With(WithSinks(Llama(), "blocks"), {{"attention_sinks", -1}}), {"attention_sinks"}},
       {WithSinks(With(Of("BrumbyForCausalLM", "brumby"), {{"head_dim", 8}}), "blocks"),
+       {"layer_types", "expected none of window_with_sinks in a model without softmax"}},
+      {With(WithFarPart(Llama()), {{"attention_far_kind", "elu"}}),
+       {"attention_far_kind", "expected \"affine_square\", found \"elu\""}},
+      {With(WithFarPart(Llama()), {{"attention_far_size", 24}}),
+       {"attention_far_size", "expected a multiple of 16, found 24"}},
+      {With(WithFarPart(Llama()), {{"attention_far_size", 144}}), {"attention_far_size", "128"}},
+      {With(WithFarPart(Llama()), {{"attention_far_length", nullptr}}),
+       {"attention_far_length", "missing"}},
+      {With(WithFarPart(Llama()), {{"attention_window_kind", "sliding"}}),
+       {"attention_window_kind",
+        "expected \"blocks\" with layers of window_with_far_part, found \"sliding\""}},
+      {With(WithFarPart(Llama()), {{"attention_window", 100}}),
+       {"attention_window",
+        "expected a multiple of 64 with layers of window_with_far_part, found 100"}},
+      {WithFarPart(With(Of("BrumbyForCausalLM", "brumby"), {{"head_dim", 8}})),
        {"layer_types", "expected none of window_with_sinks in a model without softmax"}},
       {With(WithSinks(Llama(), "blocks"), {{"layer_types", {"window_with_sinks"}}}),
        {"layer_types", "expected a type for each of 4 layers, found 1"}},
