@@ -16,6 +16,7 @@ import transformers
 
 import frame_models
 import support
+from frames_test import probe
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -133,6 +134,12 @@ def write_gguf(path: pathlib.Path, text: str) -> None:
     path.write_bytes(head + b"\0" * (-len(head) % 32) + data)
 
 
+def served(model: pathlib.Path, backend: str, tokens: np.ndarray) -> np.ndarray:
+    """Log-probabilities [tokens, vocabulary] by the server's model."""
+    logits = torch.from_numpy(probe(model, backend, "f32", str(len(tokens)), tokens).copy())
+    return logits.double().log_softmax(-1).numpy()
+
+
 class LinearizeTest(unittest.TestCase):
     """self.dir with a text and, in teacher/, the teacher of the class."""
 
@@ -173,6 +180,10 @@ class LinearizeTest(unittest.TestCase):
         stdout, stderr = process.communicate(timeout=300)
         self.assertEqual(process.returncode, status, stderr)
         return stdout, stderr
+
+    def tear(self, path: pathlib.Path, lost: int) -> None:
+        with open(path, "r+b") as file:
+            file.truncate(path.stat().st_size - lost)
 
 
 def files_of(run: pathlib.Path) -> dict[str, bytes]:

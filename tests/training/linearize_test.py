@@ -23,8 +23,8 @@ import transformers
 import frame_models
 import linearize_support
 import support
-from frames_test import PROBE, instruction_sets, probe
-from linearize_support import LAYERS, VOCABULARY, LinearizeTest, files_of
+from frames_test import PROBE, instruction_sets
+from linearize_support import LAYERS, VOCABULARY, LinearizeTest, files_of, served
 
 from polysketch_tools import convert_gguf
 from polysketch_tools.errors import ToolError
@@ -36,12 +36,6 @@ from polysketch_training.linearize.tasks import FORMS, prompt, training_sequence
 from polysketch_training.linearize.windows import Window, attend
 
 CPU = torch.device("cpu")
-
-
-def served(model: pathlib.Path, backend: str, tokens: np.ndarray) -> np.ndarray:
-    """Log-probabilities [tokens, vocabulary] by the server's model."""
-    logits = torch.from_numpy(probe(model, backend, "f32", str(len(tokens)), tokens).copy())
-    return logits.double().log_softmax(-1).numpy()
 
 
 class AttentionTest(unittest.TestCase):
@@ -271,15 +265,15 @@ class RunTest(LinearizeTest):
         """A kill in the middle of a write leaves the first half of the last record."""
         out = self.dir / "torn"
         self.run_all(out, "--max-recall-loss=0.02", "--stop-after=sensitivity")
-        self._tear(out / "sensitivity/measurements.jsonl", 37)
+        self.tear(out / "sensitivity/measurements.jsonl", 37)
         self.run_all(out, "--max-recall-loss=0.02", "--stop-after=teacher")
-        self._tear(out / "distillation/states.bin", 1001)
-        self._tear(out / "evaluation/measurements.jsonl", 3)
+        self.tear(out / "distillation/states.bin", 1001)
+        self.tear(out / "evaluation/measurements.jsonl", 3)
         (out / "distillation/lengths.json").unlink()
-        self._tear(out / "distillation/ids.bin", 10)
+        self.tear(out / "distillation/ids.bin", 10)
         self.run_all(out, "--max-recall-loss=0.02", "--minutes=1e-9", status=130)
         (out / "distillation/state.pt").unlink()  # killed in the first measurement
-        self._tear(out / "distillation/measurements.jsonl", 20)
+        self.tear(out / "distillation/measurements.jsonl", 20)
         with open(out / "distillation/losses.csv", "a") as file:
             file.write("2,0.3")
         for _ in range(3):
@@ -288,10 +282,6 @@ class RunTest(LinearizeTest):
         shutil.rmtree(out / "model")  # killed before it was written
         self.run_all(out, "--max-recall-loss=0.02")
         self._same(out)
-
-    def _tear(self, path: pathlib.Path, lost: int) -> None:
-        with open(path, "r+b") as file:
-            file.truncate(path.stat().st_size - lost)
 
     def _same(self, out: pathlib.Path) -> None:
         expected, found = files_of(self.whole), files_of(out)
@@ -468,7 +458,7 @@ class RefusedTest(LinearizeTest):
         self.refused("no such file or folder", f"--text={self.dir / 'none.txt'}")
 
     def test_diverging(self):
-        self.refused("expected a finite divergence and gradient, found", "--layers=1", "--learning-rate=1e30")
+        self.refused("expected a finite loss and gradient, found", "--layers=1", "--learning-rate=1e30")
 
     def test_far(self):
         process = self.start(self.dir / "refused", "--far=sketches")

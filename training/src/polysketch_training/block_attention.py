@@ -244,7 +244,7 @@ def _segment_far_part(rows: Rows, weights: Weights, passed):
 
 def _state_far_part(rows: Rows, weights: Weights, passed, sums, normalizer):
     """Returns numerator [BH, n, d] and denominator [BH, n] from the sums over earlier segments."""
-    phi = _query_features(rows.far_q, weights.squared)
+    phi = query_features(rows.far_q, weights.squared)
     numerator = torch.bmm(phi, sums.to(phi.dtype)).to(sums.dtype)
     denominator = torch.bmm(phi.to(sums.dtype), normalizer[..., None])[..., 0]
     if passed is None:
@@ -256,13 +256,13 @@ def _state_far_part(rows: Rows, weights: Weights, passed, sums, normalizer):
 def _fold(rows: Rows, weights: Weights, passed, fold: int):
     """Returns S [BH, F, d] and z [BH, F] of the first `fold` tokens. The fold reads no fewer bits than the sums have."""
     total = sum_type(rows.v.dtype)
-    phi = _key_features(rows.far_k[:, :fold], weights.squared).to(total)
+    phi = key_features(rows.far_k[:, :fold], weights.squared).to(total)
     if passed is not None:
         phi = phi * (passed[:, fold - 1 : fold] - passed[:, :fold]).exp()[..., None]
     return torch.bmm(phi.mT, rows.v[:, :fold].to(total)), phi.sum(1)
 
 
-def _query_features(x: torch.Tensor, squared: bool) -> torch.Tensor:
+def query_features(x: torch.Tensor, squared: bool) -> torch.Tensor:
     """phi of queries: products of pairs in tiles of 8 columns; those right of a tile's diagonal stand for two pairs each."""
     if not squared:
         return x
@@ -275,7 +275,7 @@ def _query_features(x: torch.Tensor, squared: bool) -> torch.Tensor:
     return torch.cat(tiles, dim=-1)
 
 
-def _key_features(x: torch.Tensor, squared: bool) -> torch.Tensor:
+def key_features(x: torch.Tensor, squared: bool) -> torch.Tensor:
     """phi of keys: the same products, each once."""
     if not squared:
         return x

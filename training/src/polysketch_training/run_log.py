@@ -17,7 +17,7 @@ FIELDS = ("step", "loss", "learning_rate", "gradient_norm", "tokens")
 class RunLog:
     """Steps count from 1. A resumed run drops what was recorded after its checkpoint. One process writes."""
 
-    def __init__(self, folder: pathlib.Path, *, done: int, steps: int, tokens_of_step: int, divergence: bool = False):
+    def __init__(self, folder: pathlib.Path, *, done: int, steps: int, tokens_of_step: int, unit: str | None = None):
         self._path, self._board_path = folder / "losses.csv", folder / "tensorboard"
         self._tokens_of_step = tokens_of_step
         write_text(self._path, _csv_text([FIELDS, *self._rows_until(done)]))
@@ -26,7 +26,7 @@ class RunLog:
         self._rows = csv.writer(self._file)
         with writing(self._board_path):
             self._board = SummaryWriter(str(self._board_path), purge_step=done + 1)
-        self._progress = Progress(done, steps, tokens_of_step, divergence)
+        self._progress = Progress(done, steps, tokens_of_step, unit)
 
     def _rows_until(self, done: int) -> list[list[str]]:
         if not self._path.exists():
@@ -61,17 +61,17 @@ def _csv_text(rows) -> str:
 
 
 class Progress:
-    """Steps, and the loss smoothed over some twenty of them. With `divergence` the loss is one to a teacher: it has no perplexity."""
+    """Steps, and the loss smoothed over some twenty of them. With a `unit` the loss is another than that of text: it has no perplexity."""
 
-    def __init__(self, done: int, steps: int, tokens_of_step: int, divergence: bool = False):
-        self._steps, self._tokens_of_step, self._divergence = steps, tokens_of_step, divergence
+    def __init__(self, done: int, steps: int, tokens_of_step: int, unit: str | None = None):
+        self._steps, self._tokens_of_step, self._unit = steps, tokens_of_step, unit
         self._loss = None
         self._bar = Bar(steps * tokens_of_step, done * tokens_of_step)
 
     def add(self, step: int, loss: float) -> None:
         self._loss = loss if self._loss is None else 0.95 * self._loss + 0.05 * loss
-        if self._divergence:
-            value = f"{self._loss:.4f} nats to the teacher"
+        if self._unit:
+            value = f"{self._loss:.4f} {self._unit}"
         else:
             value = f"loss {self._loss:.4f}, perplexity {math.exp(min(self._loss, 50)):,.1f}"
         self._bar.add(self._tokens_of_step, f"step {step} of {self._steps}: {value}, ")

@@ -17,9 +17,10 @@ from polysketch_training.disk import write_text, writing
 from polysketch_training.linearize import picture
 from polysketch_training.linearize.decoder import Decoder, check_full, json_text, load_tokenizer, read_config, windows_fields
 from polysketch_training.linearize.distillation import Distillation, Plan, TeacherStates, add_lora, learning_curve, save_adapter
-from polysketch_training.linearize.evaluation import Evaluation
+from polysketch_training.linearize.evaluation import CONTROL, LINEARIZED, Evaluation
 from polysketch_training.linearize.export import stored_tensors, write_model
-from polysketch_training.linearize.folder import RunFolder
+from polysketch_training.linearize.far import state_bytes
+from polysketch_training.linearize.folder import RunFolder, StudentFolder
 from polysketch_training.linearize.forecast import Shape, check_room, forecast, measure_rate
 from polysketch_training.linearize.measurements import Measurements
 from polysketch_training.linearize.options import STAGES, Options, options_of, parser
@@ -28,11 +29,13 @@ from polysketch_training.linearize.samples import Sample, make_samples
 from polysketch_training.linearize.scaling import scaled_fields
 from polysketch_training.linearize.sensitivity import Sensitivity, SensitivityStage
 from polysketch_training.linearize.texts import Texts, describe, prefix_of, read_texts
+from polysketch_training.linearize.transfer import Transfer, errors_of, load_far, write_tensors
 
 _INTERRUPTED = 130
 _GGUF = b"GGUF"
 # Seeds of the prompts: no prompt of evaluation is one that chose layers.
 _SENSITIVITY_SEED, _EVALUATION_SEED = 1000, 2000
+_TRANSFER_STREAM = 1  # of the sequences: others than those of the distillation
 
 
 def command(argv: list[str]) -> None:
@@ -110,29 +113,39 @@ class Run:
         decoder = self._load(self._source, self._options.window)
         found, full = self._choose(decoder)
         report = self._report(found, full)
+        windows = self._windows(full)
+        far = self._options.far is not None and bool(windows)
+        if far and last >= STAGES.index("transfer"):
+            if not self._transfer(decoder, windows):
+                return False
+            report.transfer = errors_of(self._folder.transfer, self._samples)
         if last >= STAGES.index("teacher"):
             self._prepare(decoder, full)
+        del decoder
+        students = {LINEARIZED: self._folder.student} | ({CONTROL: self._folder.control} if far and self._options.control else {})
         if last >= STAGES.index("distillation"):
-            if not self._distill(decoder, full):
-                return False
+            for name, student in students.items():
+                if not student.written and not self._distill(student, full, far=far and name == LINEARIZED):
+                    return False
             if self._options.recipe.steps:
                 report.recipe = dataclasses.asdict(self._options.recipe)
-                report.curve = learning_curve(self._folder.distillation / "measurements.jsonl", self._samples)
-        del decoder
+                curves = [learning_curve(each.distillation / "measurements.jsonl", self._samples) for each in students.values()]
+                report.curve, report.control_curve = (curves + [None])[:2]
         if last >= STAGES.index("evaluation"):
             with self._folder.timed("evaluation"):
                 evaluation = self._evaluation()
-                evaluation.of_linearized(self._load(self._folder.model, None))
+                for name, student in students.items():
+                    evaluation.of_written(name, self._load(student.model, None))
             report.evaluation = evaluation.results()
         write_text(self._folder.report, json_text(report.to_dict()))
         write_text(self._folder.report_text, report.markdown())
         self._folder.say(f"{self._folder.report_text} is written")
         if last >= STAGES.index("distillation"):
-            self._folder.say(f"polysketch-server --model {self._folder.model} serves the model")
+            self._folder.say(f"polysketch-server --model {self._folder.student.model} serves the model")
         return True
 
     def _load(self, folder: pathlib.Path, window) -> Decoder:
-        """window: None for the folder that was written, whose RoPE is its own."""
+        """window: None for a folder that was written, whose RoPE is its own."""
         decoder = Decoder(folder, self._device, window, self._scaled if window else None)
         decoder.limit_vocabulary(len(self._tokenizer))
         return decoder
@@ -148,7 +161,7 @@ class Run:
             "teacher": hashlib.sha256(config).hexdigest(),
             "text": describe(self._args.text),
             "window": dataclasses.asdict(self._options.window),
-            "far": self._args.far,
+            "far": dataclasses.asdict(self._options.far) if self._options.far else "none",
             "rope_scaling": dataclasses.asdict(self._options.scaling) if self._options.scaling else None,
             "samples": dataclasses.asdict(self._options.samples),
             "evaluation": dataclasses.asdict(self._options.evaluation),
@@ -173,11 +186,30 @@ class Run:
     def _windows(self, full: list[int]) -> list[int]:
         return [i for i in range(self._config["num_hidden_layers"]) if i not in full]
 
+    def _transfer(self, decoder: Decoder, windows: list[int]) -> bool:
+        """Trains the far parts of the layers, unless they are there. Returns whether they are."""
+        folder, recipe, seed = self._folder, self._options.recipe, self._options.recipe.seed
+        folder.claim(folder.transfer, self._common() | {"windows": windows, "recipe": dataclasses.asdict(recipe)})
+        if (folder.transfer / "far.safetensors").exists():
+            return True
+        with folder.timed("transfer"):
+            steps = dataclasses.replace(recipe, steps=self._options.far.steps)
+            plan = Plan(folder.transfer, steps, _TRANSFER_STREAM)
+            plan.make(self._tokenizer, self._texts, self._prefix)
+            decoder.add_far(self._options.far.shape, windows)
+            transfer = Transfer(decoder, plan, self._options.far, steps.tokens, seed, folder.transfer)
+            finished = transfer.run(save_every=self._args.save_every, minutes=self._args.minutes)
+            if finished:
+                transfer.finish(self._samples)
+        if not finished:
+            folder.say(f"stopped after step {transfer.done} of {steps.steps} of attention transfer; the same command continues")
+        return finished
+
     def _prepare(self, decoder: Decoder, full: list[int]) -> None:
         """What needs the teacher's own weights: its part of the evaluation, the sequences of the distillation and its states of them."""
         folder, recipe = self._folder, self._options.recipe
         folder.claim(folder.evaluation, self._common() | {"full": full})
-        folder.claim(folder.distillation, self._common() | {"full": full, "recipe": dataclasses.asdict(recipe)})
+        folder.claim(folder.student.distillation, self._common() | {"full": full, "recipe": dataclasses.asdict(recipe)})
         with folder.timed("teacher"):
             self._evaluation().of_teacher(decoder, self._windows(full), scaled=bool(self._scaled))
             if recipe.steps:
@@ -186,41 +218,49 @@ class Run:
                 states.make(decoder, plan, recipe)
 
     def _plan(self) -> tuple[Plan, TeacherStates]:
-        folder = self._folder.distillation
+        folder = self._folder.student.distillation
         return Plan(folder, self._options.recipe), TeacherStates(folder / "states.bin", self._config["hidden_size"])
 
-    def _distill(self, decoder: Decoder, full: list[int]) -> bool:
-        """Trains, merges and writes the model, unless it is there. Returns whether it is."""
-        folder, recipe = self._folder, self._options.recipe
-        if (folder.model / "config.json").exists():
-            return True
-        decoder.set_windows(self._windows(full))
+    def _distill(self, student: StudentFolder, full: list[int], *, far: bool) -> bool:
+        """Trains, merges and writes a model. Returns whether it is there."""
+        folder, recipe, windows = self._folder, self._options.recipe, self._windows(full)
+        decoder = self._load(self._source, self._options.window)
+        if far:
+            load_far(decoder, self._options.far, windows, folder.transfer)
+        decoder.set_windows(windows)
         decoder.set_scaled(bool(self._scaled))
-        changed = {}
+        changed, what = {}, "distillation" if student is folder.student else "distillation of the control"
         if recipe.steps:
-            with folder.timed("distillation"):
+            with writing(student.distillation):
+                student.distillation.mkdir(parents=True, exist_ok=True)
+            with folder.timed(what):
                 adapted = add_lora(decoder, recipe)
-                distillation = Distillation(decoder, adapted, *self._plan(), recipe, folder.distillation)
-                finished = distillation.run(
-                    self._samples, save_every=self._args.save_every, measure_every=self._options.measure_every, minutes=self._args.minutes
+                distillation = Distillation(
+                    decoder, adapted, *self._plan(), recipe, student.distillation, self._samples, self._options.measure_every
                 )
+                finished = distillation.run(save_every=self._args.save_every, minutes=self._args.minutes)
             if not finished:
-                folder.say(f"stopped after step {distillation.done} of {recipe.steps}; the same command continues")
+                folder.say(f"{what}: stopped after step {distillation.done} of {recipe.steps}; the same command continues")
                 return False
-            save_adapter(adapted, folder.adapter)
+            save_adapter(adapted, student.adapter)
             merged = adapted.merge_and_unload().state_dict()
             names = tuple(f".{name}_proj.weight" for name in recipe.targets)
             changed = {name: weight for name, weight in merged.items() if name.endswith(names)}
-        fields = windows_fields(self._options.window, full, self._config["num_hidden_layers"]) | self._scaled
-        write_model(folder.model, self._source, changed, fields, self._about(full))
+        added = {name: tensor for i, part in decoder.far.items() for name, tensor in part.tensors(i).items()}
+        if added and recipe.steps:
+            write_tensors(student.adapter / "far.safetensors", added)
+        shape = self._options.far.shape if far else None
+        fields = windows_fields(self._options.window, full, self._config["num_hidden_layers"], shape) | self._scaled
+        write_model(student.model, self._source, changed, added, fields, self._about(full, far=far))
         return True
 
-    def _about(self, full: list[int]) -> str:
+    def _about(self, full: list[int], *, far: bool) -> str:
         recipe, name = self._options.recipe, self._args.source.resolve().name
         training = f"{recipe.total:,} tokens of distillation from it" if recipe.steps else "no training"
         return (
             f"# {name}, linearized\n\npolysketch-linearize of PolySketch Server made this folder of {name}: layers"
-            f" {', '.join(map(str, full)) or 'none'} attend to all earlier tokens, the others to a window and the first tokens; {training}.\n"
+            f" {', '.join(map(str, full)) or 'none'} attend to all earlier tokens, the others to a window and the first tokens"
+            f"{', with a far part for the tokens between' if far else ''}; {training}.\n"
             "Licence, tokenizer, chat template and generation_config.json are those of the original; README.teacher.md is its README.md.\n"
             "config.json has a type of layers that transformers does not know: polysketch-server serves the folder.\n"
         )
@@ -234,6 +274,8 @@ class Run:
             window=dataclasses.asdict(self._options.window),
             kv_bytes_of_token=2 * 4 * shape.kv_heads * shape.head,
             sensitivity=found,
+            far=dataclasses.asdict(self._options.far) if self._options.far and len(full) < shape.layers else None,
+            far_bytes=state_bytes(self._options.far.size, shape.kv_heads, shape.head) if self._options.far else 0,
             scaling=dataclasses.asdict(self._options.scaling) if self._options.scaling else None,
         )
 

@@ -1,15 +1,18 @@
-"""A transformer of a Hugging Face folder, layer by layer, any of whose layers can have a window with sinks."""
+"""A transformer of a Hugging Face folder, layer by layer, any of whose layers can have a window with sinks and a far part."""
 
+import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+import safetensors.torch
 import torch
 import transformers
 from torch.utils.checkpoint import checkpoint
 
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import read_json_object
+from polysketch_training.linearize.far import FarPart, FarShape, before_rope, far_fields, far_shape
 from polysketch_training.linearize.windows import KINDS, Window, attend
 
 # Architecture -> model_type.
@@ -20,7 +23,7 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
     "SmolLM3ForCausalLM": "smollm3",
 }
-FULL, WITH_SINKS = "full_attention", "window_with_sinks"  # layer_types of config.json
+FULL, WITH_SINKS, WITH_FAR = "full_attention", "window_with_sinks", "window_with_far_part"  # layer_types of config.json
 
 _ATTENTION = "polysketch_windows"
 _REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
@@ -28,8 +31,30 @@ _MAX_LAYERS = 1024
 
 
 def _attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **_):
-    """What transformers calls in each layer: Decoder sets `window`, and no mask comes beside it."""
-    return attend(query, key, value, scaling, module.window).transpose(1, 2), None
+    """What transformers calls in each layer: Decoder sets `seen`, and no mask comes beside it."""
+    return module.seen(module, query, key, value, scaling).transpose(1, 2), None
+
+
+@dataclasses.dataclass
+class Seen:
+    """What the attention of a layer reads."""
+
+    window: Window | None = None
+    far: FarPart | None = None
+    rope: tuple[torch.Tensor, torch.Tensor] | None = None  # that q and k were rotated by
+    observer: Callable | None = None  # gets the arguments of __call__, and what it returns
+
+    def __call__(self, module, q, k, v, scale: float) -> torch.Tensor:
+        out = self.attend(q, k, v, scale, self.window, self.far)
+        if self.observer is not None:
+            self.observer(module, q, k, v, scale, out)
+        return out
+
+    def attend(self, q, k, v, scale: float, window: Window | None, far: FarPart | None) -> torch.Tensor:
+        rows = None
+        if window is not None and far is not None and q.shape[2] > 2 * window.size:
+            rows = far.rows(before_rope(q, self.rope), before_rope(k, self.rope))
+        return attend(q, k, v, scale, window, rows)
 
 
 transformers.AttentionInterface.register(_ATTENTION, _attention)
@@ -69,43 +94,48 @@ def check_full(folder: pathlib.Path, config: dict) -> None:
         raise ToolError(f"{folder / 'config.json'}: expected full attention in every layer, found {found!r}")
 
 
-def windows_of(config: dict) -> tuple[Window | None, list[int]]:
-    """Returns the window and the layers that have it, of a folder that polysketch-linearize wrote."""
-    layers = [i for i, kind in enumerate(config.get("layer_types") or []) if kind == WITH_SINKS]
+def windows_of(config: dict) -> tuple[Window | None, list[int], list[int]]:
+    """Returns the window, the layers that have it, and those of them with a far part, of a folder that polysketch-linearize wrote."""
+    types = config.get("layer_types") or []
+    far = [i for i, kind in enumerate(types) if kind == WITH_FAR]
+    layers = [i for i, kind in enumerate(types) if kind in (WITH_SINKS, WITH_FAR)]
     if not layers:
-        return None, []
+        return None, [], []
     window = Window(config["attention_window"], config["attention_window_kind"], config["attention_sinks"])
     if window.kind not in KINDS:
         raise ToolError(f'field "attention_window_kind": expected one of {", ".join(KINDS)}, found {window.kind!r}')
-    return window, layers
+    return window, layers, far
 
 
-def windows_fields(window: Window, full: Iterable[int], layers: int) -> dict:
-    """The fields of config.json that say which layers are full and what window the others have."""
+def windows_fields(window: Window, full: Iterable[int], layers: int, far: FarShape | None) -> dict:
+    """The fields of config.json that say which layers are full and what window, and far part, the others have."""
     full = set(full)
-    return {
-        "layer_types": [FULL if i in full else WITH_SINKS for i in range(layers)],
+    other = WITH_SINKS if far is None else WITH_FAR
+    fields = {
+        "layer_types": [FULL if i in full else other for i in range(layers)],
         "attention_window": window.size,
         "attention_window_kind": window.kind,
         "attention_sinks": window.sinks,
     }
+    return fields | (far_fields(far) if far is not None and len(full) < layers else {})
 
 
 def _config_of_class(config: dict):
     """The config of transformers, which knows no windows with sinks."""
-    fields = {name: value for name, value in config.items() if not name.startswith("attention_window") and name != "attention_sinks"}
-    if WITH_SINKS in (config.get("layer_types") or []):
+    own = ("attention_window", "attention_far_", "attention_sinks")
+    fields = {name: value for name, value in config.items() if not name.startswith(own)}
+    if {WITH_SINKS, WITH_FAR} & set(config.get("layer_types") or []):
         del fields["layer_types"]
     return transformers.CONFIG_MAPPING[ARCHITECTURES[config["architectures"][0]]].from_dict(fields)
 
 
 class Decoder:
-    """The weights are float32 and frozen. `window`: that of the layers that set_windows names; by default those of the folder.
-    `scaled`: fields of config.json, by which RoPE turns where set_scaled says so."""
+    """The weights are float32 and frozen, those of far parts too. `window`: that of the layers that set_windows names; by default those of
+    the folder. `scaled`: fields of config.json, by which RoPE turns where set_scaled says so."""
 
     def __init__(self, folder: pathlib.Path, device: torch.device, window: Window | None = None, scaled: dict | None = None):
         self.config = read_config(folder)
-        own, layers = windows_of(self.config)
+        own, layers, far = windows_of(self.config)
         self.window, self.device = window or own, device
         try:
             model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -122,19 +152,44 @@ class Decoder:
         self.inner = self.model.model
         self.count = len(self.inner.layers)
         self.vocabulary = self.model.lm_head.weight.shape[0]
+        self.seen = [Seen() for _ in range(self.count)]
+        for layer, seen in zip(self.inner.layers, self.seen):
+            layer.self_attn.seen = seen
         rotary = self.inner.rotary_emb
         self._ropes = [rotary, type(rotary)(config=_config_of_class(self.config | scaled)) if scaled else rotary]
         self.set_scaled(False)
+        self.far: dict[int, FarPart] = {}
+        if far:
+            self.add_far(far_shape(self.config), far)
+            self._read_far(folder)
         self.set_windows(layers)
+
+    def add_far(self, shape: FarShape, layers: Iterable[int]) -> None:
+        """Gives these layers far parts, all of zeros."""
+        config = self.model.config
+        for i in layers:
+            attention = self.inner.layers[i].self_attn
+            heads = config.num_attention_heads
+            attention.far = FarPart(shape, heads, config.num_key_value_heads or heads, attention.head_dim, self.device)
+            self.far[i] = attention.far.requires_grad_(False)
+
+    def _read_far(self, folder: pathlib.Path) -> None:
+        tensors = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            with safetensors.safe_open(path, "pt") as file:
+                tensors |= {name: file.get_tensor(name) for name in file.keys() if ".self_attn.far_" in name}
+        for i, part in self.far.items():
+            part.read(i, tensors)
 
     def set_scaled(self, scaled: bool) -> None:
         self._rotary = self._ropes[scaled]
 
-    def set_windows(self, layers: Iterable[int]) -> None:
-        """These layers have the window, the others none."""
+    def set_windows(self, layers: Iterable[int], *, far: bool = True) -> None:
+        """These layers have the window and, with `far`, the far part that they were given; the others see all tokens."""
         layers = set(layers)
-        for i, layer in enumerate(self.inner.layers):
-            layer.self_attn.window = self.window if i in layers else None
+        for i, seen in enumerate(self.seen):
+            seen.window = self.window if i in layers else None
+            seen.far = self.far.get(i) if far and i in layers else None
 
     def limit_vocabulary(self, tokens: int) -> None:
         """Rows of the output matrix after the tokenizer's tokens are padding, which the server does not load."""
@@ -152,6 +207,8 @@ class Decoder:
     def run(self, h: torch.Tensor, first: int = 0, last: int | None = None, *, recompute: bool = False) -> torch.Tensor:
         """The layers [first, last) on h [1, n, D]. recompute: gradients compute a layer again instead of keeping its activations."""
         rope = self._rope(h.shape[1])
+        for layer, seen in zip(self.inner.layers, self.seen):
+            seen.rope = rope if getattr(layer.self_attn, "use_rope", True) else None
         for layer in self.inner.layers[first:last]:
             if recompute:
                 h = checkpoint(layer, h, position_embeddings=rope, use_reentrant=False, preserve_rng_state=False)

@@ -1,5 +1,5 @@
-"""The teacher, with scaled RoPE too, the teacher with windows in the layers that are not full, and the linearized model as it was written, on
-text and prompts that training and the choice of layers did not see."""
+"""The teacher, with scaled RoPE too, the teacher with windows in the layers that are not full, and the models as they were written, on text
+and prompts that training and the choice of layers did not see."""
 
 import pathlib
 
@@ -14,8 +14,8 @@ from polysketch_training.linearize.scores import divergence
 from polysketch_training.progress import Bar
 
 TEACHER, SCALED, WINDOWS = "teacher", "teacher, scaled RoPE", "windows, not trained"
-LINEARIZED = "linearized"
-MODELS = (TEACHER, SCALED, WINDOWS, LINEARIZED)
+CONTROL, LINEARIZED = "control: windows, trained", "linearized"
+MODELS = (TEACHER, SCALED, WINDOWS, CONTROL, LINEARIZED)
 
 
 class Evaluation:
@@ -37,17 +37,17 @@ class Evaluation:
             decoder.set_scaled(scaled)
             if scaled:
                 self._measure(SCALED, decoder, sample)
-            decoder.set_windows(windows)
+            decoder.set_windows(windows, far=False)
             self._measure(WINDOWS, decoder, sample)
             decoder.set_scaled(False)
             bar.add(1, f"evaluation of the teacher, {sample.name}: ")
         bar.close()
 
-    def of_linearized(self, decoder: Decoder) -> None:
+    def of_written(self, name: str, decoder: Decoder) -> None:
         bar = Bar(len(self._samples), unit=" measurements")
         for sample in self._samples:
-            self._measure(LINEARIZED, decoder, sample)
-            bar.add(1, f"evaluation of the linearized model, {sample.name}: ")
+            self._measure(name, decoder, sample)
+            bar.add(1, f"evaluation, {name}, {sample.name}: ")
         bar.close()
 
     def _measure(self, model: str, decoder: Decoder, sample: Sample) -> None:

@@ -56,23 +56,27 @@ def carried_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def write_model(
-    out: pathlib.Path, teacher: pathlib.Path, changed: dict[str, torch.Tensor], fields: dict, about: str
+    out: pathlib.Path, teacher: pathlib.Path, changed: dict[str, torch.Tensor], added: dict[str, torch.Tensor], fields: dict, about: str
 ) -> None:
-    """changed: the weights that differ from the teacher's; they get its types. fields: of config.json. about: of README.md."""
+    """changed: the weights that differ from the teacher's; they get its types. added: in float32. fields: of config.json. about: of
+    README.md."""
     tensors = stored_tensors(teacher)
     if missing := sorted(changed.keys() - tensors.keys()):
         raise ToolError(f"{teacher}: expected tensor {missing[0]}, found none of this name")
     stored = {name: {name: (safetensors.DTYPES[entry.dtype], entry.shape)} for name, (_, entry) in tensors.items()}
+    stored |= {name: {name: (safetensors.DTYPES["F32"], tuple(tensor.shape))} for name, tensor in added.items()}
+    new = changed | added
 
     def chunks(name: str):
-        path, entry = tensors[name]
-        if name not in changed:
+        path, entry = tensors.get(name, (None, None))
+        if name not in new:
             yield name, safetensors.read_tensor(path, name, entry)
             return
-        values = changed[name].detach().float().cpu().numpy()
-        limit = 65504.0 if entry.dtype == "F16" else float(np.finfo(np.float32).max)
+        dtype = entry.dtype if entry else "F32"
+        values = new[name].detach().float().cpu().numpy()
+        limit = 65504.0 if dtype == "F16" else float(np.finfo(np.float32).max)
         if not np.abs(values).max(initial=0) <= limit:
-            raise ToolError(f"tensor {name}: expected finite values within the range of {entry.dtype}, found others")
+            raise ToolError(f"tensor {name}: expected finite values within the range of {dtype}, found others")
         yield name, values
 
     with atomic_folder(out, overwrite=True) as folder:

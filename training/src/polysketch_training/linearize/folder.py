@@ -15,15 +15,28 @@ from polysketch_training.disk import write_text, writing
 from polysketch_training.linearize.decoder import json_text
 
 
+class StudentFolder:
+    """Of a model that is distilled."""
+
+    def __init__(self, path: pathlib.Path):
+        self.distillation = path / "distillation"
+        self.adapter = path / "adapter"
+        self.model = path / "model"
+
+    @property
+    def written(self) -> bool:
+        return (self.model / "config.json").exists()
+
+
 class RunFolder:
     def __init__(self, path: pathlib.Path):
         self.path = path
         self.teacher = path / "teacher"  # of a GGUF file
         self.sensitivity = path / "sensitivity"
-        self.distillation = path / "distillation"
-        self.adapter = path / "adapter"
+        self.transfer = path / "transfer"
+        self.student = StudentFolder(path)
+        self.control = StudentFolder(path / "control")
         self.evaluation = path / "evaluation"
-        self.model = path / "model"
         self.report = path / "report.json"
         self.report_text = path / "report.md"
         self.picture = path / "sensitivity.svg"

@@ -10,11 +10,13 @@ import torch
 import transformers
 
 from polysketch_tools.errors import ToolError
+from polysketch_training.block_attention import num_features
 from polysketch_training.linearize.decoder import ARCHITECTURES
 from polysketch_training.linearize.export import stored_tensors
 from polysketch_training.linearize.options import Options
 from polysketch_training.linearize.scores import BLOCK
 from polysketch_training.linearize.sensitivity import curve_points
+from polysketch_training.linearize.windows import BLOCKS_AT_ONCE
 
 _PROGRAM_BYTES = 600 << 20  # of torch and transformers themselves
 _RATE_TOKENS = 256
@@ -65,6 +67,15 @@ class Shape:
         matrices = sum(a * b for a, b in map(self.sizes, ("q", "k", "v", "o", "gate", "up", "down")))
         return 2 * matrices + 4 * self.heads * self.head * keys
 
+    def far_flops(self, size: int) -> float:
+        """Of a token: its maps, its part of the sums, and what its queries read."""
+        maps, features = self.head * size, num_features(size, True)
+        return 2 * (self.heads + self.kv_heads) * (maps + features * (self.head + 1))
+
+    def far_weights(self, size: int) -> int:
+        """Of a layer, beside their scales."""
+        return (self.heads + self.kv_heads) * (self.head + 1) * size
+
     @property
     def logits_flops(self) -> float:
         return 2 * self.vocabulary * self.width
@@ -105,6 +116,13 @@ def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted:
         "states of evaluation": 4 * shape.width * evaluation.text_tokens,
         "model": model_bytes,
     }
+    if options.far:
+        # How many layers have far parts is not known yet: at most all.
+        far = shape.layers * shape.far_weights(options.far.size)
+        disk["sequences of transfer (transfer/ids.bin)"] = 4 * options.far.steps * recipe.tokens
+        disk["far parts, their states and optimizer"] = 4 * 8 * far
+    if options.control:
+        disk["control: model, adapter, states"] = model_bytes + 28 * lora
     if converted:
         disk["teacher, converted from GGUF"] = model_bytes
     width = shape.width
@@ -114,15 +132,22 @@ def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted:
         "LoRA, its gradient and the optimizer": 16 * lora,
         "activations at the ends of layers": 4 * width * max(recipe.lengths) * shape.layers if recipe.steps else 0,
         "activations of a layer": 4 * longest * working * 2,
-        **(
-            {"freed activations in the heap": int(_HEAP_KEEPS * 4 * max(recipe.lengths) * working * shape.layers)}
-            if recipe.steps and device.type == "cpu"
-            else {}
-        ),
+        **(_far_memory(shape, options, longest) if options.far else {}),
         f"logits of {BLOCK} positions": 4 * BLOCK * shape.vocabulary * 5,
         "program": _PROGRAM_BYTES,
     }
     return Forecast(disk, memory, _flops(shape, options))
+
+
+def _far_memory(shape: Shape, options: Options, longest: int) -> dict[str, int]:
+    near, features = 2 * options.window.size + options.window.sinks, num_features(options.far.size, True)
+    # Gradients need the features of all tokens, measurements those of some blocks.
+    tokens = max(max(options.recipe.lengths), min(longest, BLOCKS_AT_ONCE * options.window.size))
+    sums = -(-tokens // options.window.size) * shape.kv_heads * features * (shape.head + 1)
+    return {
+        "far parts, their gradients and the optimizer": 16 * shape.layers * shape.far_weights(options.far.size),
+        "weights of a window and features": 4 * 3 * (longest * shape.heads * near + tokens * shape.heads * features + sums),
+    }
 
 
 def _flops(shape: Shape, options: Options) -> dict[str, float]:
@@ -132,30 +157,38 @@ def _flops(shape: Shape, options: Options) -> dict[str, float]:
     def full(length: int) -> float:
         return shape.layers * shape.layer_flops(length / 2)
 
-    def windows(length: int) -> float:
-        return shape.layers * shape.layer_flops(min(near, length / 2))
+    def windows(length: int, far: bool = False) -> float:
+        own = shape.far_flops(options.far.size) if far and options.far else 0
+        return shape.layers * (shape.layer_flops(min(near, length / 2)) + own)
 
     points = len(curve_points(shape.layers)) - 1
     (length,) = samples.lengths
     each = (shape.layers + 1) / 2 + 1 + points  # passes through all layers for a sample
     sensitivity = samples.tokens * each * full(length) + samples.text_tokens * (shape.layers + 1 + points) * shape.logits_flops
+    students = [(True, "")] + ([(False, " of the control")] if options.control else [])
     measured = 1 + recipe.steps // options.measure_every
     flops = {"sensitivity": sensitivity} if options.layers is None else {}
+    mean_length = sum(recipe.lengths) / len(recipe.lengths)
+    if options.far:
+        # The student's output and its projection: forward and gradients.
+        width = 2 * shape.heads * shape.head * shape.width + 4 * shape.heads * shape.head * near + shape.far_flops(options.far.size)
+        flops["attention transfer"] = options.far.steps * recipe.tokens * (full(mean_length) + 3 * shape.layers * width)
     teachers = 2 if options.scaling else 1
     flops["teacher in evaluation"] = sum(
         (evaluation.texts + evaluation.prompts) * n * (teachers * full(n) + windows(n)) + evaluation.texts * n * 4 * shape.logits_flops
         for n in evaluation.lengths
     )
     if recipe.steps:
-        mean_length = sum(recipe.lengths) / len(recipe.lengths)
         flops["teacher's states"] = recipe.total * full(mean_length)
         # Forward, again, and gradients of activations: the weights have none.
-        flops["distillation"] = recipe.total * (3 * windows(mean_length) + 3 * shape.logits_flops)
-        flops["its measurements"] = measured * (samples.tokens * windows(length) + samples.text_tokens * shape.logits_flops)
-    flops["evaluation"] = sum(
-        (evaluation.texts + evaluation.prompts) * n * windows(n) + evaluation.texts * n * 3 * shape.logits_flops
-        for n in evaluation.lengths
-    )
+        for far, of in students:
+            flops[f"distillation{of}"] = recipe.total * (3 * windows(mean_length, far) + 3 * shape.logits_flops)
+            flops[f"its measurements{of}"] = measured * (samples.tokens * windows(length, far) + samples.text_tokens * shape.logits_flops)
+    for far, of in students:
+        flops[f"evaluation{of}"] = sum(
+            (evaluation.texts + evaluation.prompts) * n * windows(n, far) + evaluation.texts * n * 3 * shape.logits_flops
+            for n in evaluation.lengths
+        )
     return flops
 
 

@@ -7,15 +7,19 @@ import pathlib
 from polysketch_tools import errors
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize.distillation import TARGETS, Recipe
+from polysketch_training.linearize.far import AFFINE_SQUARE
 from polysketch_training.linearize.scaling import Scaling, scaled_length, scaling_argument
+from polysketch_training.linearize.transfer import FarRecipe
 from polysketch_training.linearize.windows import KINDS, Window
 
-STAGES = ("sensitivity", "teacher", "distillation", "evaluation")
-AUTO = "auto"
+STAGES = ("sensitivity", "transfer", "teacher", "distillation", "evaluation")
+AUTO, NONE = "auto", "none"
+_ENGINE_BLOCK, _FAR_STEP, _MOST_FAR = 64, 16, 128  # what the server reads: windows with far parts, their sizes
 
 _DESCRIPTION = """\
-Makes a pretrained transformer one whose layers, but for some, attend to a window and the first tokens alone, so that their memory does
-not grow, and distills it from itself. OUT/model is a folder that polysketch-server reads, OUT/report.md says what was kept and lost.
+Makes a pretrained transformer one whose layers, but for some, attend to a window and the first tokens, and to what a far part of constant
+size keeps of the others, so that their memory does not grow, and distills it from itself. OUT/model is a folder that polysketch-server
+reads, OUT/report.md says what was kept and lost.
 
 The same command continues a run that was interrupted or killed, and ends in the same bytes."""
 
@@ -38,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--out", type=pathlib.Path, required=True, metavar="FOLDER", help="the folder of the run")
     _add_text(result.add_argument_group("text"))
     _add_layers(result.add_argument_group("layers"))
+    _add_far(result.add_argument_group("far parts"))
     _add_distillation(result.add_argument_group("distillation"))
     _add_samples(result.add_argument_group("samples"))
     _add_run(result.add_argument_group("run"))
@@ -74,13 +79,31 @@ def _add_layers(group) -> None:
         "--window-kind", choices=KINDS, default=KINDS[0], help="blocks: the own block of W tokens and the one before; sliding: the last W"
     )
     group.add_argument("--sinks", type=natural, default=4, metavar="N", help="first tokens that every window has (default 4)")
-    group.add_argument("--far", choices=("none",), default="none", help="what layers with a window keep of older tokens: nothing, so far")
     group.add_argument(
         "--rope-scaling",
         type=scaling_argument,
         metavar="KIND:X",
         help="the model reads X times the teacher's length with RoPE scaled as llama3 or linear, in all layers (default: the teacher's)",
     )
+
+
+def _add_far(group) -> None:
+    group.add_argument(
+        "--far",
+        choices=(NONE, AFFINE_SQUARE),
+        default=NONE,
+        help="what layers with a window keep of older tokens; affine_square: squares of products of affine maps (default none)",
+    )
+    group.add_argument("--far-size", type=positive, default=32, metavar="R", help="rows of a map, a multiple of 16 up to 128 (default 32)")
+    group.add_argument(
+        "--far-length",
+        type=positive,
+        metavar="N",
+        help="from token N on the weight of a far part shrinks as N / position (default: the longest of --lengths)",
+    )
+    group.add_argument("--far-steps", type=positive, default=30, metavar="N", help="steps of attention transfer (default 30)")
+    group.add_argument("--far-learning-rate", type=float, default=1e-2, metavar="X", help="of attention transfer (default 0.01)")
+    group.add_argument("--no-control", action="store_true", help="no second distillation, of the same model without far parts")
 
 
 def _add_distillation(group) -> None:
@@ -168,6 +191,8 @@ class Options:
     samples: Samples  # of sensitivity and distillation
     evaluation: Samples
     measure_every: int
+    far: FarRecipe | None
+    control: bool  # the same distillation without far parts, beside that with them
     scaling: Scaling | None
 
 
@@ -204,8 +229,28 @@ def options_of(args: argparse.Namespace, config: dict) -> Options:
         samples=samples,
         evaluation=evaluation,
         measure_every=args.measure_every or max(1, args.steps // 8),
+        far=_far(args, recipe, samples),
+        control=args.far != NONE and not args.no_control,
         scaling=args.rope_scaling,
     )
+
+
+def _far(args: argparse.Namespace, recipe: Recipe, samples: Samples) -> FarRecipe | None:
+    if args.far == NONE:
+        return None
+    if args.far_size % _FAR_STEP or args.far_size > _MOST_FAR:
+        raise ToolError(f"--far-size: expected a multiple of {_FAR_STEP} up to {_MOST_FAR}, found {args.far_size}")
+    if args.window_kind != "blocks":
+        raise ToolError(f"--far {args.far}: expected --window-kind blocks, found {args.window_kind}")
+    if args.window % _ENGINE_BLOCK:
+        raise ToolError(f"--far {args.far}: expected a --window that is a multiple of {_ENGINE_BLOCK}, found {args.window}")
+    if not args.far_learning_rate > 0:
+        raise ToolError(f"--far-learning-rate: expected a number above 0, found {args.far_learning_rate}")
+    near = 2 * args.window
+    for option, lengths in (("--lengths", recipe.lengths), ("--sample-length", samples.lengths)):
+        if min(lengths) <= near:
+            raise ToolError(f"{option}: expected more than the {near} tokens of two blocks, which have no far part; found {min(lengths)}")
+    return FarRecipe(args.far, args.far_size, args.far_length or max(recipe.lengths), args.far_steps, args.far_learning_rate)
 
 
 def _layers(text: str, count: int) -> tuple[int, ...] | None:

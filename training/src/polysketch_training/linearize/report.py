@@ -18,6 +18,11 @@ class Report:
     sensitivity: Sensitivity | None = None  # None: --layers named the full ones
     recipe: dict | None = None
     curve: dict[int, dict] | None = None  # by steps of distillation
+    control_curve: dict[int, dict] | None = None  # without far parts
+    far: dict | None = None  # FarRecipe
+    far_bytes: int = 0  # of a layer and a sequence
+    scaling: dict | None = None
+    transfer: dict[int, dict] | None = None  # transfer.errors_of
     evaluation: list[dict] | None = None  # Evaluation.results
     scaling: dict | None = None
 
@@ -25,13 +30,15 @@ class Report:
         fields = dataclasses.asdict(self)
         if self.curve:
             fields["recall_stops_after"] = recall_stops_after(self.curve)
-        fields["far"] = "none"
+        fields["far"] = self.far or "none"
         return fields
 
     def markdown(self) -> str:
         parts = [self._head()]
         if self.sensitivity:
             parts.append(_sensitivity(self.sensitivity))
+        if self.transfer:
+            parts.append(self._transfer())
         if self.curve:
             parts.append(self._distillation())
         if self.evaluation:
@@ -43,21 +50,45 @@ class Report:
         w = self.window
         kept = 2 * w["size"] if w["kind"] == "blocks" else w["size"]
         growing = self.kv_bytes_of_token * len(self.full)
+        far = "There are no far parts."
+        state = ""
+        if self.far:
+            far = (
+                f"Tokens between have far parts there, squares of products of affine maps to {self.far['size']} numbers, whose weights shrink"
+                f" as {self.far['length']} / position after {self.far['length']} tokens."
+            )
+            state = f" The far parts keep {self.far_bytes * windows:,} bytes a sequence, whatever its length."
         scaling = f" RoPE is scaled as {self.scaling['kind']} for {self.scaling['factor']:g} times the teacher's length." if self.scaling else ""
         what = "full layers: " + (", ".join(map(str, self.full)) or "none")
         return (
             f"# {self.teacher}, linearized\n\n"
             f"Of {self.layers} layers {len(self.full)} attend to all earlier tokens ({what}). The other {windows} attend to"
-            f" {_window_text(w)}. There are no far parts.{scaling}\n\n"
+            f" {_window_text(w)}. {far}{scaling}\n\n"
             f"KV cache in float32: {growing:,} bytes a token, {growing / (self.kv_bytes_of_token * self.layers):.0%} of the teacher's,"
             f" and at most {self.kv_bytes_of_token * windows * (kept + w['sinks']):,} bytes a sequence for the windows, whole blocks of"
-            " the cache not counted.\n"
+            f" the cache not counted.{state}\n"
+        )
+
+    def _transfer(self) -> str:
+        rows = [[str(i), f"{error['window']:.4f}", f"{error['far']:.4f}"] for i, error in self.transfer.items()]
+        means = [f"{sum(error[name] for error in self.transfer.values()) / len(rows):.4f}" for name in ("window", "far")]
+        return "\n".join(
+            [
+                "## Attention transfer\n",
+                f"{self.far['steps']} steps on the teacher's own inputs of each layer, learning rate {self.far['learning_rate']:g}. Squared"
+                " error of the attention's output, as a share of what full attention puts out, for tokens that have a far part; held-out"
+                " text:\n",
+                _table(["layer", "window and sinks", "with far part"], [*rows, ["mean", *means]]),
+            ]
         )
 
     def _distillation(self) -> str:
-        recipe, rows = self.recipe, []
-        for step, values in self.curve.items():
-            rows.append([str(step), f"{step * recipe['tokens']:,}", *_values(values)])
+        recipe = self.recipe
+        head = ["steps", "tokens", *_VALUES]
+        rows, control = (
+            [[str(step), f"{step * recipe['tokens']:,}", *_values(values)] for step, values in (curve or {}).items()]
+            for curve in (self.curve, self.control_curve)
+        )
         stops = recall_stops_after(self.curve)
         last = max(self.curve)
         verdict = (
@@ -71,8 +102,9 @@ class Report:
                 f"LoRA of rank {recipe['rank']} on {', '.join(recipe['targets'])}; {recipe['steps']} steps of {recipe['tokens']:,} tokens in"
                 f" sequences of {', '.join(map(str, recipe['lengths']))}; {recipe['recall_share']:.0%} with a recall task; learning rate"
                 f" {recipe['learning_rate']:g}. Held-out samples:\n",
-                _table(["steps", "tokens", *_VALUES], rows),
+                _table(head, rows),
                 verdict + "\n",
+                *(["The control, the same without far parts:\n", _table(head, control)] if control else []),
             ]
         )
 

@@ -1,4 +1,4 @@
-"""Attention of layers with a window and sinks (docs/attention.md), block by block."""
+"""Attention of layers with a window and sinks, and a far part beside them (docs/attention.md), block by block."""
 
 import dataclasses
 import functools
@@ -6,7 +6,11 @@ import functools
 import torch
 import torch.nn.functional as F
 
+from polysketch_training.block_attention import key_features, num_features, query_features
+
 KINDS = ("blocks", "sliding")
+_LEAST_SHIFT = -87.0  # of far parts: e^87 is a float32
+BLOCKS_AT_ONCE = 16  # whose features are in memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,29 +26,95 @@ def visible(t: torch.Tensor, s: torch.Tensor, window: Window) -> torch.Tensor:
     return (s <= t) & ((s >= first) | (s < window.sinks))
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: Window | None) -> torch.Tensor:
+@dataclasses.dataclass
+class Far:
+    """Rows of a far part: (q.k)^2 is the weight of a token that has left the window."""
+
+    q: torch.Tensor  # [B, H, n, r]
+    k: torch.Tensor  # [B, Hkv, n, r]
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: Window | None, far: Far | None = None
+) -> torch.Tensor:
     """q [B, H, n, d], k and v [B, Hkv, n, d], q and k rotated. Returns [B, H, n, d]. Without a window: all earlier tokens."""
     n = q.shape[2]
     # A window of all tokens costs more than what it equals.
     if window is None or n <= window.size:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
-    batch, heads, _, d = q.shape
-    kv_heads, w = k.shape[1], window.size
-    group, blocks, sinks = heads // kv_heads, -(-n // w), min(window.sinks, n)
-    q, k, v = (F.pad(x, (0, 0, 0, blocks * w - n)) for x in (q, k, v))
-    # A block of queries meets the sinks, the keys of the block before, and its own. Query heads of a kv head are rows of one product.
-    rows = q.reshape(batch, kv_heads, group, blocks, w, d).permute(0, 3, 1, 2, 4, 5).reshape(batch * blocks, kv_heads, group * w, d)
+    cut = _Blocks(n, q.shape[1] // k.shape[1], k.shape[1], min(window.sinks, n), window.size)
+    mask = _mask(cut.count, cut.group, cut.sinks, window, q.device)
+    if far is None:
+        out = F.scaled_dot_product_attention(
+            cut.rows(q).flatten(0, 1),
+            cut.columns(k).flatten(0, 1),
+            cut.columns(v).flatten(0, 1),
+            attn_mask=mask.repeat(q.shape[0], 1, 1, 1),
+            scale=scale,
+        )
+        return cut.tokens(out.unflatten(0, (-1, cut.count)))
+    return cut.tokens(_with_far(cut, q * scale, k, v, mask, far))
 
-    def columns(x):
-        own = x.reshape(batch, kv_heads, blocks, w, d).transpose(1, 2)
+
+@dataclasses.dataclass
+class _Blocks:
+    """n tokens in blocks of w: a block of queries meets the sinks, the keys of the block before, and its own. Query heads of a kv head
+    are rows of one product."""
+
+    n: int
+    group: int
+    kv_heads: int
+    sinks: int
+    w: int
+
+    @property
+    def count(self) -> int:
+        return -(-self.n // self.w)
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, H, n, c] -> [B, blocks, Hkv, group * w, c]"""
+        x = self._padded(x).reshape(x.shape[0], self.kv_heads, self.group, self.count, self.w, x.shape[3])
+        return x.permute(0, 3, 1, 2, 4, 5).flatten(3, 4)
+
+    def own(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, Hkv, n, c] -> [B, blocks, Hkv, w, c]"""
+        return self._padded(x).unflatten(2, (self.count, self.w)).transpose(1, 2)
+
+    def columns(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, Hkv, n, c] -> [B, blocks, Hkv, sinks + 2 w, c]"""
+        own = self.own(x)
         before = torch.cat([torch.zeros_like(own[:, :1]), own[:, :-1]], 1)
-        first = x[:, None, :, :sinks].expand(-1, blocks, -1, -1, -1)
-        return torch.cat([first, before, own], 3).flatten(0, 1)
+        first = x[:, None, :, : self.sinks].expand(-1, self.count, -1, -1, -1)
+        return torch.cat([first, before, own], 3)
 
-    mask = _mask(blocks, group, sinks, window, q.device).repeat(batch, 1, 1, 1)
-    out = F.scaled_dot_product_attention(rows, columns(k), columns(v), attn_mask=mask, scale=scale)
-    out = out.reshape(batch, blocks, kv_heads, group, w, d).permute(0, 2, 3, 1, 4, 5).reshape(batch, heads, blocks * w, d)
-    return out[:, :, :n]
+    def tokens(self, x: torch.Tensor) -> torch.Tensor:
+        """The inverse of rows."""
+        x = x.unflatten(3, (self.group, self.w)).permute(0, 2, 3, 1, 4, 5)
+        return x.reshape(x.shape[0], self.kv_heads * self.group, self.count * self.w, -1)[:, :, : self.n]
+
+    def _padded(self, x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, (0, 0, 0, self.count * self.w - self.n))
+
+
+def _with_far(cut: _Blocks, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, far: Far) -> torch.Tensor:
+    """One denominator for the exponentials of the window and the squares of what has left it. [B, blocks, Hkv, group * w, d]"""
+    with_one = F.pad(v, (0, 1), value=1.0)
+    scores = (cut.rows(q) @ cut.columns(k).mT).masked_fill(~mask, -torch.inf)
+    not_sinks = (torch.arange(k.shape[2], device=k.device) >= cut.sinks)[:, None]
+    far_q, far_k, values = cut.rows(far.q), cut.own(far.k * not_sinks), cut.own(with_one)
+    state = v.new_zeros(v.shape[0], cut.kv_heads, num_features(far.k.shape[-1], True), with_one.shape[-1])
+    parts = [v.new_zeros(*far_q[:, :2].shape[:-1], with_one.shape[-1])]
+    for begin in range(2, cut.count, BLOCKS_AT_ONCE):
+        end = min(begin + BLOCKS_AT_ONCE, cut.count)
+        left = slice(begin - 2, end - 2)  # blocks that leave the window, each as one of [begin, end) begins
+        states = state[:, None] + (key_features(far_k[:, left], True).mT @ values[:, left]).cumsum(1)
+        state = states[:, -1]
+        parts.append(query_features(far_q[:, begin:end], True) @ states)
+    far_sums = torch.cat(parts, 1)
+    shift = torch.maximum(scores.detach().amax(-1, keepdim=True), far_sums.detach()[..., -1:].log())
+    near_sums = (scores - shift).exp() @ cut.columns(with_one)
+    sums = near_sums + far_sums * (-shift.clamp(min=_LEAST_SHIFT)).exp()
+    return sums[..., :-1] / sums[..., -1:]
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,0 +1,355 @@
+"""Far parts and longer sequences of polysketch-linearize: the attention against every weight, runs on tiny teachers of the shapes of Qwen3
+and Llama 3.2, killed and resumed, and what the server computes of them."""
+
+import contextlib
+import io
+import json
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import numpy as np
+import safetensors.torch
+import torch
+import transformers
+
+import frame_models
+import linearize_support
+from frames_test import PROBE, instruction_sets
+from linearize_support import LAYERS, VOCABULARY, LinearizeTest, files_of, served
+
+from polysketch_tools.errors import ToolError
+from polysketch_training.linearize import command
+from polysketch_training.linearize.decoder import Decoder, load_tokenizer
+from polysketch_training.linearize.far import FarPart, FarShape
+from polysketch_training.linearize.scaling import Scaling, scaled_fields
+from polysketch_training.linearize.texts import read_texts
+from polysketch_training.linearize.windows import Far, Window, attend
+
+CPU = torch.device("cpu")
+FAR = (
+    "--far=affine_square",
+    "--far-size=16",
+    "--far-steps=4",
+    "--far-length=150",
+    "--window=64",
+    "--sample-length=256",
+    "--tokens-per-step=512",
+    "--lengths=256",
+    "--evaluation-lengths=256",
+    "--evaluation-texts=1",
+    "--steps=4",
+    "--max-recall-loss=0.05",
+)
+
+
+def squares_and_exponentials(q, k, v, far_q, far_k, scale: float, window: Window, length: float) -> torch.Tensor:
+    """Every weight: q, k and v [B, H, n, d], those of a group repeated; far rows without the length factor."""
+    n = q.shape[2]
+    t, s = torch.arange(n)[:, None], torch.arange(n)
+    near = frame_models.visible(t, s, window.kind, window.size, window.sinks)
+    far = (s <= t) & ~near
+    shrink = (length / t.clamp(min=1)).clamp(max=1)
+    weights = (q @ k.mT * scale).exp() * near + (far_q @ far_k.mT).square() * shrink * far
+    return weights @ v / weights.sum(-1, keepdim=True)
+
+
+class AttentionTest(unittest.TestCase):
+    def test_far(self):
+        """Values and gradients, of groups, blocks that are not whole, more of them than are computed at once, and more sinks than a
+        window has tokens."""
+        torch.manual_seed(1)
+        for w, sinks, n, heads, kv_heads in ((16, 3, 100, 4, 2), (8, 0, 64, 3, 1), (4, 6, 201, 2, 2), (4, 1, 12, 2, 1)):
+            window, group = Window(w, "blocks", sinks), heads // kv_heads
+            leaves = [torch.randn(2, h, n, d, dtype=torch.float64, requires_grad=True)
+                      for h, d in ((heads, 8), (kv_heads, 8), (kv_heads, 8), (heads, 16), (kv_heads, 16))]  # fmt: skip
+            q, k, v, far_q, far_k = leaves
+            repeated = [x.repeat_interleave(group, 1) if x.shape[1] == kv_heads else x for x in leaves]
+            found = attend(q, k, v, 0.3, window, Far(far_q, far_k))
+            expected = squares_and_exponentials(*repeated, 0.3, window, n)
+            along = torch.randn_like(expected)
+            gradients = [torch.autograd.grad((out * along).sum(), leaves) for out in (found, expected)]
+            with self.subTest(window=window, n=n):
+                # Sums of at most 201 products of order one in float64.
+                torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+                torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
+
+    def test_small_scores(self):
+        """Scores of -300 in float32: the window's weights vanish beside those of the far part, but not where there is none."""
+        torch.manual_seed(2)
+        q, v, far = (torch.randn(1, 1, 40, 8) for _ in range(3))
+        q[..., 0], k = 1.0, torch.zeros(1, 1, 40, 8)
+        k[..., 0] = -300.0
+        for sinks in (0, 30):
+            window = Window(4, "blocks", sinks)
+            out = attend(q, k, v, 1.0, window, Far(far, far))
+            expected = squares_and_exponentials(*(x.double() for x in (q, k, v, far, far)), 1.0, window, 40)
+            torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+
+    def test_decoder(self):
+        """Folders with far parts, against transformers' layers and every weight by the formulas of docs/attention.md. Of q and k before
+        RoPE, which hooks take where the class has them."""
+        for name in ("llama_llama3", "qwen3", "smollm3_interval"):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                self._decoder(name, pathlib.Path(folder))
+
+    def _decoder(self, name: str, folder: pathlib.Path) -> None:
+        model = frame_models.random_model(name, num_hidden_layers=4)
+        fields = {
+            "layer_types": ["window_with_far_part", "full_attention", "window_with_sinks", "window_with_far_part"],
+            "attention_window": 16,
+            "attention_window_kind": "blocks",
+            "attention_sinks": 3,
+            "attention_far_kind": "affine_square",
+            "attention_far_size": 8,
+            "attention_far_length": 60,
+        }
+        config, r, window = model.config, 8, Window(16, "blocks", 3)
+        heads, kv_heads, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        torch.manual_seed(3)
+        maps = {}
+        for i in (0, 3):
+            for row, count in (("q", heads), ("k", kv_heads)):
+                maps[f"model.layers.{i}.self_attn.far_{row}.weight"] = torch.randn(count * r, d) * 0.5
+                maps[f"model.layers.{i}.self_attn.far_{row}.bias"] = torch.randn(count * r) * 0.5
+        model.own_fields = fields
+        frame_models.save(model, folder)
+        path = folder / "model.safetensors"
+        safetensors.torch.save_file(safetensors.torch.load_file(path) | maps, path, metadata={"format": "pt"})
+
+        def attention(module, query, key, value, mask, scaling, **_):
+            group, i = heads // kv_heads, module.layer_idx
+            kind = fields["layer_types"][i]
+            key, value = (x.repeat_interleave(group, 1) for x in (key, value))
+            if kind == "full_attention":
+                out = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+                return out.transpose(1, 2), None
+            far = []
+            for row, count in (("q", heads), ("k", kv_heads)):
+                x = module.taken[row].reshape(1, -1, count, d).transpose(1, 2)
+                weight, bias = (maps.get(f"model.layers.{i}.self_attn.far_{row}.{what}") for what in ("weight", "bias"))
+                if weight is None:
+                    far.append(torch.zeros(1, heads, x.shape[2], r))
+                else:
+                    far.append((x @ weight.reshape(count, r, d).mT + bias.reshape(count, 1, r)).repeat_interleave(heads // count, 1))
+            out = squares_and_exponentials(query, key, value, *far, scaling, window, 60)
+            return out.transpose(1, 2), None
+
+        transformers.AttentionInterface.register("every_weight", attention)
+        model.config._attn_implementation = "every_weight"
+        for layer in model.model.layers:
+            own = layer.self_attn
+            own.taken = {}
+            for row in ("q", "k"):
+                last = getattr(own, f"{row}_norm", None) or getattr(own, f"{row}_proj")
+                last.register_forward_hook(lambda _, __, out, own=own, row=row: own.taken.__setitem__(row, out.detach()))
+        tokens = frame_models.random_tokens(model, 120)
+        expected = frame_models.logits_of(model, tokens)
+        decoder = Decoder(folder, CPU)
+        found = decoder.hidden(tokens) @ decoder.head.T
+        # As in frames_test: some hundred roundings of 2^-24, and angles of float32.
+        self.assertLess((found - expected).abs().max() / expected.abs().max(), 1e-4)
+        decoder.set_windows([0, 2, 3], far=False)
+        without = decoder.hidden(tokens) @ decoder.head.T
+        self.assertGreater((without - expected).abs().max() / expected.abs().max(), 1e-2)
+
+
+class FarPartTest(unittest.TestCase):
+    def test_tensors(self):
+        """Written and read: the same rows; of another shape: refused."""
+        torch.manual_seed(4)
+        part, again = (FarPart(FarShape(8, 30), 4, 2, 16, CPU) for _ in range(2))
+        with torch.no_grad():
+            for parameter in part.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+        tensors = part.tensors(5)
+        self.assertEqual({name: list(tensor.shape) for name, tensor in tensors.items()}, {
+            "model.layers.5.self_attn.far_q.weight": [32, 16],
+            "model.layers.5.self_attn.far_q.bias": [32],
+            "model.layers.5.self_attn.far_k.weight": [16, 16],
+            "model.layers.5.self_attn.far_k.bias": [16],
+        })  # fmt: skip
+        again.read(5, tensors)
+        q, k = torch.randn(1, 4, 50, 16), torch.randn(1, 2, 50, 16)
+        for name in ("q", "k"):
+            torch.testing.assert_close(getattr(part.rows(q, k), name), getattr(again.rows(q, k), name), rtol=1e-5, atol=1e-5)
+        with self.assertRaisesRegex(ToolError, "far_k.bias: expected 16 numbers, found none"):
+            again.read(5, {name: tensor for name, tensor in tensors.items() if "k.bias" not in name})
+        with self.assertRaisesRegex(ToolError, r"far_q.bias: expected 32 numbers, found \[24\]"):
+            again.read(5, tensors | {"model.layers.5.self_attn.far_q.bias": torch.zeros(24)})
+
+
+class ScalingTest(unittest.TestCase):
+    def test_fields(self):
+        plain = {"max_position_embeddings": 100, "rope_theta": 5.0, "rope_scaling": None}
+        self.assertEqual(scaled_fields(plain, None), {})
+        self.assertEqual(
+            scaled_fields(plain, Scaling("linear", 4.0)),
+            {"max_position_embeddings": 400, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        )
+        own = {"max_position_embeddings": 640, "rope_parameters": frame_models.LLAMA3}
+        found = scaled_fields(own, Scaling("llama3", 2.0))
+        self.assertEqual(found, {"max_position_embeddings": 1280, "rope_parameters": frame_models.LLAMA3 | {"factor": 16.0}})
+        with self.assertRaisesRegex(ToolError, '"rope_parameters": --rope-scaling linear: expected no scaling or this one, found .llama3'):
+            scaled_fields(own, Scaling("linear", 2.0))
+
+
+class Qwen3Test(LinearizeTest):
+    """A teacher of the shape of Qwen3-0.6B: norms of q and k, a head that is not width / heads, two query heads a kv head, tied."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.teacher = cls.dir / "qwen3"
+        linearize_support.write_teacher(cls.teacher, cls.text.read_text(), "qwen3", torch.bfloat16, head_dim=16)
+        cls.whole = cls.dir / "whole"
+        cls.run_all(cls(), cls.whole, *FAR)
+
+    def test_report(self):
+        report = json.loads((self.whole / "report.json").read_text())
+        self.assertEqual(report["far"], {"kind": "affine_square", "size": 16, "length": 150, "steps": 4, "learning_rate": 0.01})
+        windows = [i for i in range(LAYERS) if i not in report["full"]]
+        self.assertEqual([int(i) for i in report["transfer"]], windows)
+        self.assertGreater(len(windows), 0)
+        for errors in report["transfer"].values():
+            self.assertLess(0, errors["far"])
+            self.assertNotEqual(errors["far"], errors["window"])
+        found = {row["model"]: row for row in report["evaluation"] if row["what"] == "text"}
+        self.assertEqual(list(found), ["teacher", "windows, not trained", "control: windows, trained", "linearized"])
+        self.assertNotEqual(found["linearized"]["loss"], found["control: windows, trained"]["loss"])
+        self.assertEqual(list(report["curve"]), list(report["control_curve"]))
+        text = (self.whole / "report.md").read_text()
+        for words in ("## Attention transfer", "| mean |", "The control, the same without far parts", "| control: windows, trained |"):
+            self.assertIn(words, text)
+
+    def test_transfer_learns(self):
+        rows = (self.whole / "transfer/losses.csv").read_text().splitlines()[1:]
+        self.assertEqual(len(rows), 4)
+        report = json.loads((self.whole / "report.json").read_text())
+        errors = list(report["transfer"].values())
+        # What the far part has learned is better than none, in the mean over the layers, on text that it did not see.
+        self.assertLess(sum(one["far"] for one in errors), sum(one["window"] for one in errors))
+
+    def test_folder(self):
+        config = json.loads((self.whole / "model/config.json").read_text())
+        control = json.loads((self.whole / "control/model/config.json").read_text())
+        for one, kind in ((config, "window_with_far_part"), (control, "window_with_sinks")):
+            self.assertEqual(set(one["layer_types"]) - {"full_attention"}, {kind})
+        self.assertEqual([config[f"attention_far_{name}"] for name in ("kind", "size", "length")], ["affine_square", 16, 150])
+        self.assertNotIn("attention_far_kind", control)
+        tensors = safetensors.torch.load_file(self.whole / "model/model.safetensors")
+        far = {name: tensor for name, tensor in tensors.items() if ".far_" in name}
+        self.assertEqual(len(far), 4 * config["layer_types"].count("window_with_far_part"))
+        self.assertEqual({tensor.dtype for tensor in far.values()}, {torch.float32})
+        self.assertEqual({tensor.dtype for name, tensor in tensors.items() if name not in far}, {torch.bfloat16})
+        beside = safetensors.torch.load_file(self.whole / "adapter/far.safetensors")
+        self.assertEqual(far.keys(), beside.keys())
+        before = safetensors.torch.load_file(self.whole / "transfer/far.safetensors")
+        i = config["layer_types"].index("window_with_far_part")
+        # Distillation has trained them on: what is merged is not what transfer ended with.
+        merged = before[f"{i}.k_map"].mT.flatten(0, 1) * 16**-0.25
+        self.assertGreater((merged - far[f"model.layers.{i}.self_attn.far_k.weight"]).abs().max(), 1e-4)
+
+    def test_same_bytes_after_a_torn_write_in_each_stage(self):
+        """Stopped and torn within transfer, within the distillation and that of the control, and before each file that ends a stage."""
+        out = self.dir / "torn"
+        self.run_all(out, *FAR, "--minutes=1e-9", status=130)
+        with open(out / "transfer/losses.csv", "a") as file:
+            file.write("2,0.3")
+        self.run_all(out, *FAR, "--stop-after=transfer")
+        (out / "transfer/far.safetensors").unlink()
+        self.tear(out / "transfer/measurements.jsonl", 9)
+        self.run_all(out, *FAR, "--minutes=1e-9", status=130)
+        self.run_all(out, *FAR, "--minutes=1e-9", status=130)
+        self.run_all(out, *FAR, "--stop-after=distillation")
+        (out / "control/distillation/state.pt").unlink()
+        shutil.rmtree(out / "control/model")
+        self.run_all(out, *FAR)
+        expected, found = files_of(self.whole), files_of(out)
+        self.assertEqual(list(expected), list(found))
+        for name, content in expected.items():
+            self.assertEqual(content, found[name], name)
+
+    def test_other_settings(self):
+        for option, words in (
+            ("--far-size=32", "transfer was begun with far|sensitivity was begun with far"),
+            ("--far=none", "was begun with far .*affine_square"),
+        ):
+            with self.subTest(option), contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(ToolError, words):
+                command.command(self.options(self.whole, *FAR, option))
+
+    @unittest.skipUnless(PROBE.exists(), "logits-probe is not built here")
+    def test_served(self):
+        decoder = Decoder(self.whole / "model", CPU)
+        tokens = np.random.default_rng(6).integers(2, VOCABULARY, 400).astype(np.int32)
+        expected = (decoder.hidden(tokens) @ decoder.head.T).double().log_softmax(-1).numpy()
+        for backend in ("reference", *instruction_sets()):
+            self.assertLess(np.abs(served(self.whole / "model", backend, tokens) - expected).max(), 1e-3, backend)
+
+    def test_forecast(self):
+        with contextlib.redirect_stdout(io.StringIO()) as stdout:
+            command.command(self.options(self.dir / "forecast", *FAR, "--dry-run"))
+        text = stdout.getvalue()
+        written = sum(path.stat().st_size for path in self.whole.rglob("*") if path.is_file()) / 1e6
+        disk = next(line for line in text.splitlines() if line.strip().startswith("together"))
+        # Of 4 layers one is full and has no far part; TensorBoard's files, tokenizers, reports.
+        self.assertLess(abs(float(disk[46:].replace(",", "")) - written), 0.6, text)
+        for name in ("far parts, their states", "attention transfer", "distillation of the control", "evaluation of the control"):
+            self.assertIn(f"  {name}", text)
+
+
+class Llama32Test(LinearizeTest):
+    """A teacher of the shape of Llama-3.2-1B: RoPE that llama3 scales already, four query heads a kv head, tied."""
+
+    def test_longer(self):
+        teacher, out = self.dir / "llama", self.dir / "longer"
+        shape = {"num_attention_heads": 8, "num_key_value_heads": 2, "max_position_embeddings": 512}
+        linearize_support.write_teacher(teacher, self.text.read_text(), "llama_llama3", torch.bfloat16, **shape)
+        scaling = ("--rope-scaling=llama3:4", "--layers=1", "--evaluation-lengths=256,600,2048", "--no-control", "--evaluation-prompts=1")
+        self.run_all(out, *FAR, *scaling, teacher=teacher)
+        config = json.loads((out / "model/config.json").read_text())
+        self.assertEqual(config["max_position_embeddings"], 2048)
+        self.assertEqual(config["rope_parameters"], frame_models.LLAMA3 | {"factor": 32.0})
+        rows = json.loads((out / "report.json").read_text())["evaluation"]
+        found = {(row["model"], row["tokens_of_sample"]): row for row in rows if row["what"] == "text"}
+        models = ("teacher", "teacher, scaled RoPE", "windows, not trained", "linearized")
+        self.assertEqual(set(found), {(model, length) for model in models for length in (256, 600, 2048)})
+        # The divergence is one to the teacher, and beyond its length one to it with scaled RoPE.
+        for (model, length), row in found.items():
+            reference = model == ("teacher" if length <= 512 else "teacher, scaled RoPE") or (model == "teacher" and length > 512)
+            self.assertEqual("divergence" not in row, reference, (model, length))
+        self.assertIn("| teacher, scaled RoPE |", (out / "report.md").read_text())
+        self.assertFalse((out / "control").exists())
+        # The row of the scaled teacher is the teacher's folder with the fields of the model.
+        scaled = self.dir / "scaled"
+        linearize_support.write_teacher(scaled, self.text.read_text(), "llama_llama3", torch.bfloat16, **shape)
+        own = json.loads((scaled / "config.json").read_text())
+        fields = {name: config[name] for name in ("max_position_embeddings", "rope_parameters")}
+        (scaled / "config.json").write_text(json.dumps(own | fields))
+        states = np.load(out / "evaluation/states/text-2048-0.npy")
+        # The first sample of text of evaluation: where the second half of what is held out begins.
+        ids = read_texts([self.text], load_tokenizer(teacher), held_out=2049).evaluation[:2048]
+        np.testing.assert_allclose(Decoder(scaled, CPU).hidden(ids).numpy(), states, rtol=1e-4, atol=1e-4)
+
+
+class RefusedTest(LinearizeTest):
+    def test_options(self):
+        for words, options in (
+            ("--far-size: expected a multiple of 16 up to 128, found 24", ["--far-size=24"]),
+            ("--far affine_square: expected --window-kind blocks, found sliding", ["--window-kind=sliding"]),
+            ("--far affine_square: expected a --window that is a multiple of 64, found 16", ["--window=16"]),
+            ("--far-learning-rate: expected a number above 0, found -1.0", ["--far-learning-rate=-1"]),
+            ("--lengths: expected more than the 128 tokens of two blocks, which have no far part; found 128", ["--lengths=128"]),
+            ("--evaluation-lengths: expected at most the 1024 positions of the model, found 2048", ["--evaluation-lengths=2048"]),
+        ):
+            with self.subTest(words), contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(ToolError, words):
+                command.command(self.options(self.dir / "refused", *FAR, *options))
+        with contextlib.redirect_stderr(io.StringIO()) as stderr, self.assertRaises(SystemExit):
+            command.command(self.options(self.dir / "refused", "--rope-scaling=yarn:4"))
+        self.assertIn("expected llama3:X or linear:X with X from 1 to 1e6, found 'yarn:4'", stderr.getvalue())
+        self.assertFalse((self.dir / "refused").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
