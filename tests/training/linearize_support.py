@@ -19,6 +19,7 @@ import support
 from frames_test import probe
 
 transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()  # of tensors that only the server knows
 
 LAYERS, VOCABULARY = 4, 400
 OPTIONS = (

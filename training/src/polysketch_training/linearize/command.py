@@ -189,7 +189,8 @@ class Run:
     def _transfer(self, decoder: Decoder, windows: list[int]) -> bool:
         """Trains the far parts of the layers, unless they are there. Returns whether they are."""
         folder, recipe, seed = self._folder, self._options.recipe, self._options.recipe.seed
-        folder.claim(folder.transfer, self._common() | {"windows": windows, "recipe": dataclasses.asdict(recipe)})
+        sequences = {name: getattr(recipe, name) for name in ("tokens", "lengths", "recall_share", "seed")}
+        folder.claim(folder.transfer, self._common() | {"windows": windows, "sequences": sequences})
         if (folder.transfer / "far.safetensors").exists():
             return True
         with folder.timed("transfer"):
