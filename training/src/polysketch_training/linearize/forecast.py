@@ -133,6 +133,11 @@ def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted:
         "activations at the ends of layers": 4 * width * max(recipe.lengths) * shape.layers if recipe.steps else 0,
         "activations of a layer": 4 * longest * working * 2,
         **(_far_memory(shape, options, longest) if options.far else {}),
+        **(
+            {"freed activations in the heap": int(_HEAP_KEEPS * 4 * max(recipe.lengths) * working * shape.layers)}
+            if recipe.steps and device.type == "cpu"
+            else {}
+        ),
         f"logits of {BLOCK} positions": 4 * BLOCK * shape.vocabulary * 5,
         "program": _PROGRAM_BYTES,
     }
