@@ -24,7 +24,6 @@ class Report:
     scaling: dict | None = None
     transfer: dict[int, dict] | None = None  # transfer.errors_of
     evaluation: list[dict] | None = None  # Evaluation.results
-    scaling: dict | None = None
 
     def to_dict(self) -> dict:
         fields = dataclasses.asdict(self)
