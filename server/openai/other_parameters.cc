@@ -15,8 +15,9 @@ using Json = nlohmann::ordered_json;
 // Without an effect here.
 constexpr std::string_view kIgnored[] = {
     // OpenAI
-    "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-    "safety_identifier", "service_tier", "store", "user", "verbosity",
+    "access_programs", "background_options", "image", "metadata", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier", "store",
+    "user", "verbosity",
     // Anthropic
     "diagnostics", "inference_geo", "speed",
     // vLLM
@@ -53,6 +54,7 @@ std::vector<RefusedParameters> AllRefused() {
       {"the field of tools is `tools`", {"functions", "function_call=\"none\" \"auto\""}},
       {"the server has no such parameter", {"conversation", "kv_transfer_params"}},
       {"a response is made while its client waits", {"background"}},
+      {"the server has no moderation", {"moderation"}},
       {"the server drops no turns", {"truncation=\"disabled\""}},
       {"the server removes nothing from a conversation", {"context_management"}},
       {"the grammar of JSON has its own white space", {"guided_whitespace_pattern"}},
