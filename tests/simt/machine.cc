@@ -55,7 +55,7 @@ constexpr size_t kStack = PS_SIMT_ASAN ? 512 << 10 : 128 << 10;
 
 [[noreturn]] void Fail(const char* what, const char* detail) {
   std::fprintf(stderr, "simt: %s%s\n", what, detail);
-  std::abort();
+  std::_Exit(1);  // CTest reads nothing that an aborted program says
 }
 
 enum class State { kReady, kInWarp, kAtBarrier, kWaiting, kDone };
