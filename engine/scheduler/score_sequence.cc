@@ -54,8 +54,7 @@ Status ScoreSequence::Pull() {
   const size_t known = buffer_.size();
   if (known < max) feed_->Pull(max - known, &buffer_);
   const int64_t tokens = start_position_ + pulled();
-  if (const Status status = CheckContext(context().context_limit, tokens, 0); !status.ok())
-    return status;
+  PS_RETURN_IF_ERROR(CheckContext(context().context_limit, tokens, 0));
   for (size_t i = known; i < buffer_.size(); ++i) {
     if (buffer_[i] >= 0 && buffer_[i] < context().vocab_size) continue;
     return InvalidArgument("tokens[", processed_ + static_cast<int64_t>(i) - pending_,
