@@ -221,7 +221,7 @@ class CachedHead {
   }
 
  private:
-  // Neighbouring tiles of those that are read: a phase of the work at a time for all of them, because each
+  // Neighbouring tiles of those that are read. Each phase of the work runs over all of them, because each
   // phase waits for results of the one before it.
   struct Strip {
     int64_t tiles[kStripTiles];
@@ -241,13 +241,13 @@ class CachedHead {
     float* far_mass = rows_.input.far_mass == nullptr ? nullptr : rows_.FarMass(row, head);
     if (far_mass != nullptr) *far_mass = 0;
     constexpr float kLog2 = 0.693147181f;
-    constexpr float kLeastTop = -60;  // e^60 times a weight below e^-60 is a float32
+    constexpr float kMinTop = -60;  // e^60 times a weight below e^-60 is a float32
     const float weight = far_weights_[(rows_.first_row + row) * rows_.spec.heads + head];
     if (!(weight > 0)) return;  // no key has one, but for roundings
     const auto factor = static_cast<float>(rows_.spec.FarFactor(of_.token + row - of_.row));
     const float near_top = sums.tops[m] * weights_[0].scale;
     const float far_top = static_cast<float>(std::ilogb(weight * factor)) * kLog2;
-    const float top = std::max({near_top, far_top, kLeastTop});
+    const float top = std::max({near_top, far_top, kMinTop});
     const V keep = Exp(Set1(near_top - top)), add = Mul(Exp(Set1(-top)), Set1(factor));
     const float* far = rows_.Out(row, head);
     float* values = sums.values + m * rows_.layout.padded_dim;

@@ -157,7 +157,7 @@ class CachedAttention {
   }
 
   // Segments that share fewer spans are computed apart: to join the sums takes as long.
-  static constexpr int64_t kLeastTogether = 4;
+  static constexpr int64_t kMinSharedSpans = 4;
 
   // Finds the spans that are before the tokens of several segments and whose blocks all of these hold, from
   // the first span on, since what they share is how their texts begin. Each query's sums are of the same
@@ -178,8 +178,8 @@ class CachedAttention {
         SplitByBlocks(span, &group, &next);
       }
       for (const Members& group : next) {
-        if (span + 1 < kLeastTogether) break;
-        for (int64_t of = span + 1 == kLeastTogether ? 0 : span; of <= span; ++of) {
+        if (span + 1 < kMinSharedSpans) break;
+        for (int64_t of = span + 1 == kMinSharedSpans ? 0 : span; of <= span; ++of) {
           AddTogether(of, group);
         }
       }

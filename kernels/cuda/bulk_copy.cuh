@@ -18,7 +18,7 @@ namespace polysketch::cuda {
 // synchronises.
 __device__ __forceinline__ void InitBarrier(uint64_t* barrier, uint32_t count) {
 #if defined(__CUDACC__)
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const auto address = SharedAddress(barrier);
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(count) : "memory");
 #else
   simt::InitBarrier(barrier, count);
@@ -36,7 +36,7 @@ __device__ __forceinline__ void FenceBarriers() {
 
 __device__ __forceinline__ void ArriveAt(uint64_t* barrier) {
 #if defined(__CUDACC__)
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const auto address = SharedAddress(barrier);
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(address)
                : "memory");
 #else
@@ -48,7 +48,7 @@ __device__ __forceinline__ void ArriveAt(uint64_t* barrier) {
 __device__ __forceinline__ void ArriveWithBytes([[maybe_unused]] uint64_t* barrier,
                                                 [[maybe_unused]] uint32_t bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const auto address = SharedAddress(barrier);
   asm volatile(
       "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(
           address),
@@ -62,7 +62,7 @@ __device__ __forceinline__ void ArriveWithBytes([[maybe_unused]] uint64_t* barri
 // ArriveAt once all copies of this thread (CopyAsync16) that it has started have come.
 __device__ __forceinline__ void ArriveAfterCopies(uint64_t* barrier) {
 #if defined(__CUDACC__)
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const auto address = SharedAddress(barrier);
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
 #else
   simt::ArriveAfterCopies(barrier);
@@ -78,7 +78,7 @@ __device__ __forceinline__ void AwaitPhase(uint64_t* barrier, uint32_t parity) {
 #else
 #define POLYSKETCH_TEST_WAIT "mbarrier.test_wait.parity.shared::cta.b64"
 #endif
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const auto address = SharedAddress(barrier);
   uint32_t ended;
   do {
     asm volatile("{ .reg .pred ended;\n" POLYSKETCH_TEST_WAIT
@@ -100,8 +100,8 @@ __device__ __forceinline__ void CopyBulk([[maybe_unused]] void* shared,
                                          [[maybe_unused]] uint32_t bytes,
                                          [[maybe_unused]] uint64_t* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const auto done = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const auto to = SharedAddress(shared);
+  const auto done = SharedAddress(barrier);
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(to),

@@ -27,6 +27,13 @@ __device__ __forceinline__ T* SharedMemory() {
 #endif
 }
 
+#if defined(__CUDACC__)
+// The address of shared memory as PTX instructions take it.
+__device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+#endif
+
 __device__ __forceinline__ uint32_t FloatBits(float value) {
 #if defined(__CUDACC__)
   return __float_as_uint(value);
@@ -187,7 +194,7 @@ __device__ __forceinline__ void MmaHalf(float (&c)[4], const uint32_t (&a)[4], u
 // matrix; LoadMatrix4T of each transposed matrix.
 __device__ __forceinline__ void LoadMatrix4(uint32_t (&out)[4], const void* row) {
 #if defined(__CUDACC__)
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  const auto address = SharedAddress(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(address)
@@ -199,7 +206,7 @@ __device__ __forceinline__ void LoadMatrix4(uint32_t (&out)[4], const void* row)
 
 __device__ __forceinline__ void LoadMatrix4T(uint32_t (&out)[4], const void* row) {
 #if defined(__CUDACC__)
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  const auto address = SharedAddress(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
                : "r"(address)
@@ -250,7 +257,7 @@ __device__ __forceinline__ void PrefetchRange([[maybe_unused]] const void* globa
 // `valid`. This thread sees them after WaitCopies, its thread block after a barrier after that.
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
 #if defined(__CUDACC__)
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const auto address = SharedAddress(shared);
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
                "r"(bytes)
@@ -263,7 +270,7 @@ __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bo
 // CopyAsync16 for 4 bytes, both places aligned to 4.
 __device__ __forceinline__ void CopyAsync4(void* shared, const void* global, bool valid) {
 #if defined(__CUDACC__)
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const auto address = SharedAddress(shared);
   const int bytes = valid ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(global),
                "r"(bytes)
@@ -342,7 +349,7 @@ __device__ __forceinline__ int32_t CountArrival(int32_t* counter) {
 // CountArrival for a counter of shared memory and the threads of the block.
 __device__ __forceinline__ int32_t CountArrivalInBlock(int32_t* counter) {
 #if defined(__CUDACC__)
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(counter));
+  const auto address = SharedAddress(counter);
   int32_t before;
   asm volatile("atom.acq_rel.cta.shared::cta.add.s32 %0, [%1], 1;"
                : "=r"(before)

@@ -59,7 +59,7 @@ __device__ __forceinline__ void WaitProducts() {
 // Groups of eight rows are 1,024 bytes apart. next: bytes from the first 64 columns to those after
 // them, if there are more.
 __device__ __forceinline__ uint64_t SwizzledDescriptor(const void* rows, uint32_t next = 16) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(rows));
+  const auto address = SharedAddress(rows);
   return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(next >> 4) << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }

@@ -48,7 +48,7 @@ class InitialScalesTest(unittest.TestCase):
                     for layer in model.layers:
                         near, far = mean_weights(layer.attn)
                         self.assertAlmostEqual(far / near, 1, delta=0.01)
-                        # Other rows too, within what the mean of so many pairs varies.
+                        # Other rows too, within the sampling error of the mean.
                         near, far = mean_weights(layer.attn, seed=7)
                         self.assertAlmostEqual(far / near, 1, delta=0.25)
                     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, as_drawn[name])}

@@ -9,14 +9,13 @@ import shutil
 import tempfile
 import unittest
 
-import numpy as np
 import safetensors.torch
 import torch
 
 import frame_models
 import linearize_support
 from frames_test import PROBE, instruction_sets
-from linearize_support import LAYERS, VOCABULARY, LinearizeTest, files_of, served
+from linearize_support import LAYERS, LinearizeTest, files_of
 
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize import command
@@ -215,11 +214,7 @@ class Qwen3Test(LinearizeTest):
 
     @unittest.skipUnless(PROBE.exists(), "logits-probe is not built here")
     def test_served(self):
-        decoder = Decoder(self.whole / "model", CPU)
-        tokens = np.random.default_rng(6).integers(2, VOCABULARY, 400).astype(np.int32)
-        expected = (decoder.hidden(tokens) @ decoder.head.T).double().log_softmax(-1).numpy()
-        for backend in ("reference", *instruction_sets()):
-            self.assertLess(np.abs(served(self.whole / "model", backend, tokens) - expected).max(), 1e-3, backend)
+        self.check_served(self.whole / "model", ("reference", *instruction_sets()), 400, seed=6)
 
     def test_forecast(self):
         with contextlib.redirect_stdout(io.StringIO()) as stdout:

@@ -10,8 +10,8 @@ import torch
 
 import frame_models
 import linearize_support
-from frames_test import PROBE, probe
-from linearize_support import LAYERS, VOCABULARY, LinearizeTest
+from frames_test import PROBE
+from linearize_support import LAYERS, LinearizeTest
 
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize import command
@@ -41,14 +41,6 @@ class ScalingTest(unittest.TestCase):
 
 
 class TeachersTest(LinearizeTest):
-    def served(self, model, count: int) -> None:
-        """Log-probabilities of the server's model and of the evaluated one."""
-        tokens = np.random.default_rng(7).integers(2, VOCABULARY, count).astype(np.int32)
-        decoder = Decoder(model, CPU)
-        expected = (decoder.hidden(tokens) @ decoder.head.T).double().log_softmax(-1)
-        found = torch.from_numpy(probe(model, "reference", "f32", str(count), tokens).copy()).double().log_softmax(-1)
-        self.assertLess((found - expected).abs().max(), 1e-3)
-
     def test_llama(self):
         """RoPE that llama3 scales already, four query heads a kv head, tied; the model reads four times the teacher's length."""
         teacher, out = self.dir / "llama", self.dir / "longer"
@@ -78,7 +70,7 @@ class TeachersTest(LinearizeTest):
         (teacher / "config.json").write_text(json.dumps(own))
         self.assertGreater(np.abs(Decoder(teacher, CPU).hidden(ids).numpy() - states).max(), 1e-2)
         if PROBE.exists():
-            self.served(out / "model", 400)
+            self.check_served(out / "model", ["reference"], 400, seed=7)
 
     def test_qwen3(self):
         """Norms of q and k, a head that is not width / heads, two query heads a kv head, tied; the layers are chosen."""
@@ -90,7 +82,7 @@ class TeachersTest(LinearizeTest):
         self.assertEqual(list(report["curve"]), ["0", "3", "6"])
         self.assertEqual({row["model"] for row in report["evaluation"]}, {"teacher", "windows, not trained", "linearized"})
         if PROBE.exists():
-            self.served(out / "model", 300)
+            self.check_served(out / "model", ["reference"], 300, seed=7)
 
     def test_refused(self):
         for words, options in (

@@ -18,6 +18,8 @@ import frame_models
 import support
 from frames_test import probe
 
+from polysketch_training.linearize.decoder import Decoder
+
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()  # of tensors that only the server knows
 
@@ -135,6 +137,15 @@ def write_gguf(path: pathlib.Path, text: str) -> None:
     path.write_bytes(head + b"\0" * (-len(head) % 32) + data)
 
 
+def random_tokens(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(2, VOCABULARY, count).astype(np.int32)
+
+
+def log_probabilities(decoder: Decoder, tokens: np.ndarray) -> np.ndarray:
+    """[tokens, vocabulary] by the model that is evaluated."""
+    return (decoder.hidden(tokens) @ decoder.head.T).double().log_softmax(-1).numpy()
+
+
 def served(model: pathlib.Path, backend: str, tokens: np.ndarray) -> np.ndarray:
     """Log-probabilities [tokens, vocabulary] by the server's model."""
     logits = torch.from_numpy(probe(model, backend, "f32", str(len(tokens)), tokens).copy())
@@ -157,6 +168,13 @@ class LinearizeTest(unittest.TestCase):
     def options(self, out: pathlib.Path, *more, teacher: pathlib.Path | None = None) -> list[str]:
         """Options of a run; later ones win."""
         return [f"--from={teacher or self.teacher}", f"--out={out}", f"--text={self.text}", *OPTIONS, *map(str, more)]
+
+    def check_served(self, model: pathlib.Path, backends, count: int, seed: int) -> None:
+        """The server's log-probabilities of random tokens are those of the evaluated model."""
+        tokens, decoder = random_tokens(count, seed), Decoder(model, torch.device("cpu"))
+        expected = log_probabilities(decoder, tokens)
+        for backend in backends:
+            self.assertLess(np.abs(served(model, backend, tokens) - expected).max(), 1e-3, backend)
 
     def start(self, out: pathlib.Path, *more, teacher: pathlib.Path | None = None) -> subprocess.Popen:
         process = subprocess.Popen(

@@ -24,7 +24,7 @@ import frame_models
 import linearize_support
 import support
 from frames_test import PROBE, instruction_sets
-from linearize_support import LAYERS, VOCABULARY, LinearizeTest, files_of, served
+from linearize_support import LAYERS, VOCABULARY, LinearizeTest, files_of
 
 from polysketch_tools import convert_gguf
 from polysketch_tools.errors import ToolError
@@ -314,15 +314,12 @@ class RunTest(LinearizeTest):
     @unittest.skipUnless(PROBE.exists(), "logits-probe is not built here")
     def test_served(self):
         """Log-probabilities of the server's model and of the evaluated one."""
-        decoder = Decoder(self.whole / "model", CPU)
-        tokens = np.random.default_rng(6).integers(2, VOCABULARY, 400).astype(np.int32)
-        expected = (decoder.hidden(tokens) @ decoder.head.T).double().log_softmax(-1).numpy()
-        for backend in ("reference", *instruction_sets()):
-            found = served(self.whole / "model", backend, tokens)
-            self.assertLess(np.abs(found - expected).max(), 1e-3, backend)
+        self.check_served(self.whole / "model", ("reference", *instruction_sets()), 400, seed=6)
+        decoder, tokens = Decoder(self.whole / "model", CPU), linearize_support.random_tokens(400, seed=6)
+        expected = linearize_support.log_probabilities(decoder, tokens)
         # The windows matter: without them the same weights compute something else.
         decoder.set_windows([])
-        full = (decoder.hidden(tokens) @ decoder.head.T).double().log_softmax(-1).numpy()
+        full = linearize_support.log_probabilities(decoder, tokens)
         self.assertGreater(np.abs(full - expected).max(), 1e-2)
 
 
@@ -368,10 +365,7 @@ class OtherTeachersTest(LinearizeTest):
                 tensors = safetensors.torch.load_file(out / "model/model.safetensors")
                 self.assertEqual({tensor.dtype for tensor in tensors.values()}, {dtype})
                 if PROBE.exists():
-                    decoder = Decoder(out / "model", CPU)
-                    tokens = np.random.default_rng(7).integers(2, VOCABULARY, 150).astype(np.int32)
-                    expected = (decoder.hidden(tokens) @ decoder.head.T).double().log_softmax(-1).numpy()
-                    self.assertLess(np.abs(served(out / "model", "reference", tokens) - expected).max(), 1e-3)
+                    self.check_served(out / "model", ["reference"], 150, seed=7)
 
 
 class DryRunTest(LinearizeTest):
