@@ -4,9 +4,9 @@
     check_limits.py [ROOT]       checks the tree; each finding is a line, and the exit status is 1
     check_limits.py --self-test  plants one fault of each kind in a scratch tree and demands that it is found
 
-The section has two tables. "| flag | ..." has every flag of server/app/flags.cc that is a number, a size or a time, but for those of
-NO_LIMITS. "| limit of | value | constant | ..." has constants, FILE `kName`, with the value that the file has, and every constant
-kMax... of server, engine and base, but for INNER. Metrics that the section names are those of docs/metrics.md.
+Its table "| flag | ..." has every flag of server/app/flags.cc that is a number, a size or a time, but for those of NO_LIMITS. A link
+[VALUE](../FILE#kName) has the value of a constant as the file has it, and every constant kMax... of server, engine and base, but for
+INNER, has a link. Metrics that the section names are those of docs/metrics.md.
 """
 
 import os
@@ -24,6 +24,7 @@ INNER = {
 }
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 TIMES = {"milliseconds": "ms", "seconds": "s", "minutes": "min", "hours": "h"}
+LINK = re.compile(r"\[([^\]]+)\]\(\.\./([\w./-]+)#(k[A-Z]\w*)\)")
 CONSTANT = re.compile(r"constexpr ([A-Za-z0-9_:]+) (k[A-Z]\w*)(?: = ([^;]+)|\{([^;]*)\});")
 
 
@@ -84,17 +85,12 @@ def check(root):
     findings += [f"docs/operations.md: Limits: there is no flag --{flag}" for flag in sorted(listed) if flag not in flags]
 
     known, stated = constants(root), set()
-    for row in rows(text, "limit of"):
-        found = re.fullmatch(r"(\S+) `(k\w+)`", row[2]) if len(row) > 2 else None
-        if found is None:
-            findings.append(f"docs/operations.md: Limits: {row[0]}: expected FILE `kName`, found {row[2:3]}")
-            continue
-        file, name = found.groups()
+    for value, file, name in LINK.findall(text):
         stated.add((file, name))
         if name not in known.get(file, {}):
             findings.append(f"docs/operations.md: Limits: {file} has no {name}")
-        elif (forms := known[file][name]) is not None and row[1] not in forms:
-            findings.append(f"docs/operations.md: Limits: {name} is {sorted(forms)}, found {row[1]}")
+        elif (forms := known[file][name]) is not None and value not in forms:
+            findings.append(f"docs/operations.md: Limits: {name} is {sorted(forms)}, found {value}")
     for file, names in sorted(known.items()):
         for name in names:
             if re.match("kMax[A-Z]|kMax$", name) and name not in INNER and (file, name) not in stated:
@@ -117,8 +113,8 @@ def self_test():
         code = "constexpr size_t kMaxThings = size_t{2} << 20;\nconstexpr std::chrono::seconds kMaxWait{60};\n"
         right = ("## Limits\n\n| flag | limit of | beyond it | metric |\n|---|---|---|---|\n"
                  "| `--max-queue` | a | b | `polysketch_max_queue` |\n\n"
-                 "| limit of | value | constant | beyond it |\n|---|---|---|---|\n"
-                 "| things | 2 MiB | server/a.h `kMaxThings` | no |\n| waits | 60 s | server/a.h `kMaxWait` | no |\n\n## Next\n")
+                 "| limits | beyond one |\n|---|---|\n"
+                 "| things [2 MiB](../server/a.h#kMaxThings), waits [60 s](../server/a.h#kMaxWait) | no |\n\n## Next\n")
         write("server/app/flags.cc", flags)
         write("server/a.h", code)
         write("docs/metrics.md", "| `polysketch_max_queue` |\n")
@@ -126,8 +122,8 @@ def self_test():
         assert check(root) == [], check(root)
         for old, new, what in (("`--max-queue`", "`--max-queues`", "--max-queue is missing"),
                                ("2 MiB", "3 MiB", "found 3 MiB"), ("60 s", "61 s", "found 61 s"),
-                               ("| waits | 60 s | server/a.h `kMaxWait` | no |\n", "", "`kMaxWait` is missing"),
-                               ("`kMaxThings`", "`kMaxThing`", "has no kMaxThing"),
+                               (", waits [60 s](../server/a.h#kMaxWait)", "", "`kMaxWait` is missing"),
+                               ("#kMaxThings", "#kMaxThing", "has no kMaxThing"),
                                ("`polysketch_max_queue`", "`polysketch_queue`", "has no polysketch_queue"),
                                ("| `polysketch_max_queue` |", "| |", "has no metric")):
             write("docs/operations.md", right.replace(old, new))
