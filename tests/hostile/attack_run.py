@@ -298,7 +298,7 @@ IN_COLUMNS = ("MiB, at most", "between two tokens", "expected closed", "the serv
 
 
 def compare(before, after=None):
-    """The table of docs/security.md, with columns of a run before. Figures of an attack that a file lacks are left empty."""
+    """A table of two runs. Figures of an attack that a file lacks are left empty."""
     files = [{row["name"]: row for row in json.loads(pathlib.Path(path).read_text())} if path else {} for path in (before, after)]
 
     def outcome(row):
