@@ -201,8 +201,8 @@ class ConvertTest(support.ToolTest):
         served = self.drift(folder, tokens, "f32")["perplexity"]
         np.testing.assert_allclose(served, stored_perplexity(folder, ids, lambda x: x), rtol=1e-5)
         # As stored. Where float32 rounds differently, the integer of an activation flips, and flips cause more of them in later
-        # layers: at most what the rounding of activations does at all, 0.05 of a token's log-probability (docs/results.md,
-        # q8), of either sign. So three deviations of a mean over all tokens.
+        # layers: at most what the rounding of activations does at all, 0.05 of a token's log-probability
+        # (docs/measurements/formats.md, q8), of either sign. So three deviations of a mean over all tokens.
         served = self.drift(folder, tokens)["perplexity"]
         expected = stored_perplexity(folder, ids, quantize.round_activations)
         np.testing.assert_allclose(served, expected, rtol=3 * 0.05 / np.sqrt(TOKENS))
