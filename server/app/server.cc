@@ -29,6 +29,7 @@
 #include "server/net/ignored_parameters.h"
 #include "server/net/reflection.h"
 #include "server/openai/openai_api.h"
+#include "server/openai/response_store.h"
 #include "server/rpc/service.h"
 #include "server/tracing/otlp_settings.h"
 
@@ -488,6 +489,10 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   const auto end = std::max(last, std::chrono::system_clock::now() + kLastBytes);
   while (busy() && std::chrono::system_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (migrates && api_ != nullptr) {
+    context_.stores->Post(
+        [this, store = model->sessions->options().store] { SaveResponses(*api_->texts(), store); });
+  }
   if (spans_ != nullptr) {
     const auto now = std::chrono::steady_clock::now();
     spans_->Stop(std::min(now + kLastSpans, start + timeout + kDrainEnd));

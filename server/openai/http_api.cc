@@ -62,6 +62,15 @@ void HttpApi::RunInPool(const Exchange& exchange, int64_t per_byte, const Work& 
   exchange->SetCallbacks([] {}, [pool, ticket] { pool->Drop(ticket); });
 }
 
+void HttpApi::RunOnStore(const Exchange& exchange, const Work& work) const {
+  const auto held_work = [exchange, work]() -> Status {
+    HeldMemory memory = exchange->NewMemory(RequestPhase::kRequest);
+    return work([&memory](int64_t bytes) { return memory.Hold(bytes); });
+  };
+  service_->stores->Post([exchange, held_work] { RunOrReply(exchange.get(), held_work); },
+                         exchange->request().principal);
+}
+
 HttpApi::Work HttpApi::WithBody(const Exchange& exchange, const BodyWork& work) {
   return [exchange, work](const chat::HoldMemory& hold) -> Status {
     PS_ASSIGN_OR_RETURN(const nlohmann::ordered_json body,

@@ -56,6 +56,8 @@ class HttpApi {
   void RunChat(const Exchange& exchange, const BodyWork& work) const {
     RunInPool(exchange, kChatPerByte, WithBody(exchange, work));
   }
+  // Runs `work`, which may wait for the state store, on one of its threads.
+  void RunOnStore(const Exchange& exchange, const Work& work) const;
   // Starts the calls of a request.
   Status RunJob(const Exchange& exchange, Result<CompletionJob> job, FormMaker make_form) const;
 
@@ -68,6 +70,8 @@ class HttpApi {
   const Router* router() const { return router_; }
   ServiceContext* service() const { return service_; }
   StoredResponses* texts() const { return texts_.get(); }
+  // Null without --state-store. After Admit.
+  StateStore* store() const { return model().sessions->options().store; }
   int64_t started() const { return started_; }  // seconds since 1970
 
  private:

@@ -104,13 +104,11 @@ void Stored(const HttpApi& api, const Exchange& exchange) {
   const HttpRequest& request = exchange->request();
   std::string id = request.path.substr(kResponses.size() + 1);
   if (request.method == "DELETE") return DeleteResponse(exchange, id, api);
-  if (!id.ends_with(kItems)) {
-    const Status status = RetrieveResponse(exchange.get(), id, api.texts());
-    return status.ok() ? void() : ReplyError(exchange.get(), status);
-  }
-  id.resize(id.size() - kItems.size());
-  api.RunInPool(exchange, 0, [exchange, id, &api](const chat::HoldMemory& hold) {
-    return ListInputItems(exchange.get(), id, hold, api.texts());
+  const bool items = id.ends_with(kItems);
+  if (items) id.resize(id.size() - kItems.size());
+  api.RunOnStore(exchange, [exchange, id, items, &api](const chat::HoldMemory& hold) {
+    const auto answer = items ? ListInputItems : RetrieveResponse;
+    return answer(exchange.get(), id, hold, api);
   });
 }
 

@@ -10,6 +10,7 @@
 #include "server/http/json_text.h"
 #include "server/http/request_path.h"
 #include "server/openai/response_items.h"
+#include "server/openai/response_store.h"
 #include "server/rpc/call.h"
 
 namespace polysketch {
@@ -18,7 +19,8 @@ namespace {
 using Parameters = std::vector<std::pair<std::string, std::string>>;
 
 constexpr char kTenantHeader[] = "x-tenant-id";
-constexpr int64_t kJsonOfText = 20;  // memory of values, in bytes of their text
+constexpr int64_t kJsonOfText = 20;   // memory of values, in bytes of their text
+constexpr size_t kMaxTurns = 10'000;  // of a conversation whose items are listed
 
 Status NoSuchResponse(const std::string& id) {
   return NotFound("response_id: expected the id of a stored response, found \"", id, "\"");
@@ -168,35 +170,41 @@ void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::st
   request.set_session(key->second);
   CallUnary<v1::DeleteSessionResponse>(
       *api.router(), exchange, "DeleteSession", request,
-      [exchange, id, key = *key,
-       texts = api.texts()](const Result<v1::DeleteSessionResponse>& deleted) {
-        // The session may have given way before its text.
-        const bool gone = deleted.status().code() == Code::kNotFound;
-        const bool kept = (deleted.ok() || gone) && texts->Remove(key);
-        if (deleted.ok() || kept) {
-          const nlohmann::ordered_json json = {
-              {"id", id}, {"object", "response"}, {"deleted", true}};
-          return exchange->Reply(200, kJsonType, JsonText(json));
-        }
-        ReplyError(exchange.get(), gone ? NoSuchResponse(id) : deleted.status());
+      [exchange, id, key = *key, &api](const Result<v1::DeleteSessionResponse>& deleted) {
+        api.RunOnStore(exchange,
+                       [exchange, id, key, &api,
+                        status = deleted.status()](const chat::HoldMemory&) -> Status {
+                         // The session may have given way before its text.
+                         const bool gone = status.code() == Code::kNotFound;
+                         if (!gone) PS_RETURN_IF_ERROR(status);
+                         PS_ASSIGN_OR_RETURN(const bool kept,
+                                             RemoveResponse(key, api.texts(), api.store()));
+                         if (gone && !kept) return NoSuchResponse(id);
+                         const nlohmann::ordered_json json = {
+                             {"id", id}, {"object", "response"}, {"deleted", true}};
+                         exchange->Reply(200, kJsonType, JsonText(json));
+                         return Status();
+                       });
       });
 }
 
-Status RetrieveResponse(HttpExchange* exchange, const std::string& id, StoredResponses* texts) {
+Status RetrieveResponse(HttpExchange* exchange, const std::string& id, const chat::HoldMemory& hold,
+                        const HttpApi& api) {
   PS_ASSIGN_OR_RETURN(const Parameters query, QueryOf(exchange->request()));
   if (std::ranges::find(query, Parameters::value_type("stream", "true")) != query.end())
     return InvalidArgument("stream: expected false, found true: a stored response has ended");
   PS_ASSIGN_OR_RETURN(const StoredResponses::Key key, KeyOf(exchange->request(), id));
-  const StoredResponses::Pointer response = texts->Find(key);
-  return response == nullptr ? NoSuchText(id) : ReplyHeld(exchange, response->body);
+  PS_ASSIGN_OR_RETURN(const auto found, FindConversation(key, api.texts(), api.store(), hold, 1));
+  return found.empty() ? NoSuchText(id) : ReplyHeld(exchange, found.front()->body);
 }
 
 Status ListInputItems(HttpExchange* exchange, const std::string& id, const chat::HoldMemory& hold,
-                      StoredResponses* texts) {
+                      const HttpApi& api) {
   PS_ASSIGN_OR_RETURN(const Parameters parameters, QueryOf(exchange->request()));
   PS_ASSIGN_OR_RETURN(const ItemsQuery query, ToItemsQuery(parameters));
   PS_ASSIGN_OR_RETURN(const StoredResponses::Key key, KeyOf(exchange->request(), id));
-  const std::vector<StoredResponses::Pointer> conversation = texts->Conversation(key);
+  PS_ASSIGN_OR_RETURN(const auto conversation,
+                      FindConversation(key, api.texts(), api.store(), hold, kMaxTurns));
   if (conversation.empty()) return NoSuchText(id);
   // The page is not larger than all, and one response is parsed at a time.
   int64_t all = 0, largest = 0;

@@ -39,24 +39,23 @@ StoredResponses::Pointer StoredResponses::Find(const Key& key) {
   return found == places_.end() ? nullptr : found->second->response;
 }
 
-std::vector<StoredResponses::Pointer> StoredResponses::Conversation(const Key& key) {
-  std::vector<Pointer> responses;
-  std::lock_guard lock(mutex_);
-  RemoveExpired();
-  // A response continues an older one, so the chain ends.
-  for (auto at = places_.find(key); at != places_.end();
-       at = places_.find({key.first, responses.back()->previous})) {
-    responses.push_back(at->second->response);
-  }
-  return responses;
-}
-
 bool StoredResponses::Remove(const Key& key) {
   std::lock_guard lock(mutex_);
   const auto found = places_.find(key);
   if (found == places_.end()) return false;
   Remove(found->second);
   return true;
+}
+
+std::vector<StoredResponses::Kept> StoredResponses::NewestFirst() const {
+  std::vector<Kept> kept;
+  std::lock_guard lock(mutex_);
+  const Clock::time_point now = now_();
+  for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(entry->made + ttl_ - now);
+    if (left.count() > 0) kept.push_back({entry->key, entry->response, left});
+  }
+  return kept;
 }
 
 StoredResponses::Stats StoredResponses::stats() const {

@@ -1,4 +1,5 @@
-// What GET of stored responses returns: their texts, in memory, beside the sessions, which hold states alone.
+// What GET of stored responses returns: their texts, in memory, beside the sessions, which hold states alone. A drain
+// writes them to the state store (response_store.h).
 //
 // Bounded in bytes: where there is no room the oldest texts of the client that holds the most give way. A
 // response whose text has gone can still be continued.
@@ -34,6 +35,11 @@ class StoredResponses {
     int64_t bytes = 0;
     int64_t limit = 0;
   };
+  struct Kept {
+    Key key;
+    Pointer response;
+    std::chrono::milliseconds ttl;  // the rest of it
+  };
 
   // `limit`: bytes; 0: nothing is kept. `ttl`: how long a response is kept.
   StoredResponses(int64_t limit, std::chrono::milliseconds ttl,
@@ -44,10 +50,9 @@ class StoredResponses {
   void Keep(const Key& key, const std::string& holder, StoredResponse response);
   // Null: it is not kept.
   Pointer Find(const Key& key);
-  // The response and those that it continues, the last one first, as far as they are kept.
-  std::vector<Pointer> Conversation(const Key& key);
   // Whether it was kept.
   bool Remove(const Key& key);
+  std::vector<Kept> NewestFirst() const;
   Stats stats() const;
 
  private:

@@ -447,6 +447,59 @@ TEST_P(StoreTest, ASessionMovesWithItsCompletion) {
   EXPECT_EQ(rest["session"]["tokens"], prompt + kTokens);
 }
 
+// After a drain another server returns stored responses, continues them and deletes them.
+TEST_P(StoreTest, StoredResponsesMoveToAnotherReplica) {
+  ServerOptions options = Options();
+  options.flags.insert(options.flags.end(),
+                       {"--http-listen", "127.0.0.1:0", "--chat-template", "plain"});
+  const HttpHeaders acme = {{"X-Tenant-Id", "acme"}};
+  const auto respond = [&](const Server& server, const std::string& input, const Json& previous) {
+    const Json body = {{"input", input},
+                       {"previous_response_id", previous},
+                       {"max_output_tokens", 5},
+                       {"temperature", 0}};
+    const HttpAnswer answer = Http(server.http_address(), "/v1/responses", body.dump(), acme);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return Json::parse(answer.body);
+  };
+  const auto ask = [&](const Server& server, const Json& response, const std::string& more = "",
+                       const std::string& method = "", const HttpHeaders& headers = {}) {
+    return Http(server.http_address(), StrCat("/v1/responses/", std::string(response["id"]), more),
+                "", headers, method);
+  };
+  Json first, second;
+  {
+    Server before(options);
+    first = respond(before, kFirst, nullptr);
+    second = respond(before, kSecond, first["id"]);
+    before.process().Signal(SIGTERM);
+    ASSERT_EQ(before.process().Wait(), 0);
+  }
+  Json third;
+  {
+    Server after(options);
+    EXPECT_EQ(Json::parse(ask(after, first, "", "", acme).body), first);
+    EXPECT_EQ(Json::parse(ask(after, second, "", "", acme).body), second);
+    EXPECT_EQ(ask(after, second).status, 404);  // of another tenant
+    third = respond(after, "And?", second["id"]);
+    const Json items = Json::parse(ask(after, third, "/input_items?order=asc", "", acme).body);
+    ASSERT_EQ(items["data"].size(), 5u) << items;
+    EXPECT_EQ(items["data"][0]["content"][0]["text"], kFirst);
+    EXPECT_EQ(items["data"][3], second["output"][0]);
+    EXPECT_EQ(ask(after, first, "", "DELETE").status, 404);
+    EXPECT_EQ(ask(after, first, "", "DELETE", acme).status, 200);
+    EXPECT_EQ(ask(after, first, "", "", acme).status, 404);
+    EXPECT_EQ(ask(after, first, "", "DELETE", acme).status, 404);
+    after.process().Signal(SIGTERM);
+    ASSERT_EQ(after.process().Wait(), 0);
+  }
+  const Server last(options);
+  EXPECT_EQ(ask(last, first, "", "", acme).status, 404);
+  EXPECT_EQ(Json::parse(ask(last, third, "", "", acme).body), third);
+  const Json items = Json::parse(ask(last, third, "/input_items", "", acme).body);
+  EXPECT_EQ(items["data"].size(), 3u) << items;  // they begin after the one that is gone
+}
+
 // kill -9 while a client snapshots and appends as fast as it can: whatever was acknowledged is
 // there, whole; nothing torn is taken.
 TEST_P(StoreTest, AcknowledgedStatesSurviveAKill) {

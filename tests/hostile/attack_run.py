@@ -18,7 +18,6 @@ import dataclasses
 import json
 import pathlib
 import sys
-import tempfile
 import threading
 import time
 
@@ -162,7 +161,7 @@ class AttackRun:
     def __init__(self, binary=None, full=False, through_edge=False, kill_above=None):
         self._binary, self._full, self._edge, self._kill_above = binary, full, through_edge, kill_above
         self._reference = Reference(lambda: serving.Server(FLAGS, binary)) if binary else REFERENCE
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))
+        self._folder = serving.temporary_folder("hostile")
         self._certificate = edge.make_certificate(self._folder)
 
     def attacks(self, names=()):

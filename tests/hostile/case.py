@@ -1,9 +1,7 @@
 """What the tests of this folder share: a folder, servers, a neighbour, and whether the counts are full."""
 
 import os
-import pathlib
 import shutil
-import tempfile
 import unittest
 
 import serving
@@ -31,7 +29,7 @@ class HostileTest(unittest.TestCase):
             super()._callTestMethod(method)
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hostile-"))
+        self.folder = serving.temporary_folder("hostile")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self._servers = 0
 

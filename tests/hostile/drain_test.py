@@ -3,13 +3,11 @@ drain_test.py --count N [KIND...] runs N drains, the kinds in turn, and prints t
 
 import argparse
 import os
-import pathlib
 import signal
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
@@ -30,7 +28,7 @@ class Surrounding:
     """Servers and what hangs around them, of one drain."""
 
     def __init__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="drain-"))
+        self.folder = serving.temporary_folder("drain")
         self.server, self.clients, self._ends = None, [], []
 
     def start(self, flags=None, **options):

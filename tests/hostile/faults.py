@@ -5,7 +5,8 @@ import mmap
 import pathlib
 import struct
 import subprocess
-import tempfile
+
+import serving
 
 HERE = pathlib.Path(__file__).resolve().parent
 CALLS = ("open", "write", "fsync", "rename", "readdir", "pread", "unlink")
@@ -15,7 +16,7 @@ CLOCK = struct.Struct("q")
 
 @functools.cache
 def library(source="faults.c"):
-    path = (pathlib.Path(tempfile.mkdtemp(prefix="faults-")) / pathlib.Path(source).name).with_suffix(".so")
+    path = (serving.temporary_folder("faults") / pathlib.Path(source).name).with_suffix(".so")
     subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-result", "-shared", "-fPIC", "-o", path,
                     HERE / source, "-ldl"], check=True)
     return path

@@ -1,11 +1,14 @@
 """polysketch-server as a child: started with limits, watched, and asked how it is."""
 
+import atexit
 import json
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.error
@@ -18,6 +21,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", ROOT / "build/cpu/bin"))
 MIB = 1 << 20
 PATIENCE = 60.0  # seconds before something counts as hung
+
+
+def temporary_folder(name):
+    """A folder that is removed when the program ends, if not before."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def wait_until(condition, what, patience=PATIENCE):

@@ -22,7 +22,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import signal
 import sys
 import tempfile
@@ -259,7 +258,7 @@ def main():
     parser.add_argument("--json", metavar="FILE")
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server is ended too
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="soak-"))
+    folder = serving.temporary_folder("soak")
     soak = Soak(folder, chosen.minutes, chosen.clients, chosen.store, chosen.server, chosen.seed)
     try:
         soak.run(lambda text: print(text, flush=True))
@@ -268,7 +267,6 @@ def main():
             pathlib.Path(chosen.json).write_text(json.dumps([dataclasses.asdict(row) for row in soak.rounds], indent=1))
     finally:
         soak.stop()
-        shutil.rmtree(folder, ignore_errors=True)
     return 1 if soak.broken else 0
 
 

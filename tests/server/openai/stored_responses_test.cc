@@ -5,8 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/store/open_state_store.h"
 #include "server/http/request_path.h"
 #include "server/openai/response_items.h"
+#include "server/openai/response_store.h"
+#include "tests/testing/random_model.h"
 
 namespace polysketch {
 namespace {
@@ -19,13 +22,14 @@ StoredResponse Of(size_t bytes, const std::string& previous = "") {
   return {.body = std::string(bytes, 'x'), .input = "[]", .previous = previous};
 }
 
+Status Unlimited(int64_t) { return Status(); }
+
 TEST(StoredResponses, BelongToATenant) {
   StoredResponses texts(1 << 20, seconds(60));
   texts.Keep({"acme", "s"}, "tenant acme", Of(5));
   ASSERT_NE(texts.Find({"acme", "s"}), nullptr);
   EXPECT_EQ(texts.Find({"acme", "s"})->body, "xxxxx");
   EXPECT_EQ(texts.Find({"other", "s"}), nullptr);
-  EXPECT_TRUE(texts.Conversation({"", "s"}).empty());
   EXPECT_FALSE(texts.Remove({"other", "s"}));
   EXPECT_TRUE(texts.Remove({"acme", "s"}));
   EXPECT_FALSE(texts.Remove({"acme", "s"}));
@@ -40,7 +44,7 @@ TEST(StoredResponses, AConversationEndsWhereATextIsGone) {
   texts.Keep({"", "c"}, "x", Of(3, "b"));
   const auto sizes = [&] {
     std::vector<size_t> found;
-    for (const auto& response : texts.Conversation({"", "c"}))
+    for (const auto& response : *FindConversation({"", "c"}, &texts, nullptr, Unlimited, 10))
       found.push_back(response->body.size());
     return found;
   };
@@ -80,6 +84,56 @@ TEST(StoredResponses, Expire) {
   EXPECT_EQ(texts.Find({"", "a"}), nullptr);
   EXPECT_NE(texts.Find({"", "b"}), nullptr);
   EXPECT_EQ(texts.stats().responses, 1);
+}
+
+// What a server that drains has written, other servers find: for the rest of its time, and for its tenant.
+TEST(StoredResponses, AreInTheStoreAfterADrain) {
+  const testing::TemporaryFolder folder;
+  const auto store = *OpenStateStore("dir:" + folder.path().string());
+  StoredResponses::Clock::time_point now{};
+  StoredResponses before(1 << 20, seconds(60), [&] { return now; }), after(1 << 20, seconds(60));
+  const std::string first(32, 'a'), second(32, 'b'), old(32, 'c');
+  before.Keep({"acme", old}, "x", Of(7));
+  now += seconds(50);
+  before.Keep({"acme", first}, "x", Of(5));
+  before.Keep({"acme", second}, "x", Of(6, first));
+  before.Keep({"", "no-key"}, "x", Of(6));
+  now += seconds(10);
+  EXPECT_EQ(before.NewestFirst().size(), 3u);
+  SaveResponses(before, store.get());
+  const auto sizes = [&](const std::string& tenant, const std::string& session, size_t most = 10) {
+    std::vector<size_t> found;
+    for (const auto& one :
+         *FindConversation({tenant, session}, &after, store.get(), Unlimited, most))
+      found.push_back(one->body.size());
+    return found;
+  };
+  EXPECT_EQ(sizes("acme", second), (std::vector<size_t>{6, 5}));
+  EXPECT_EQ(sizes("acme", second, 1), (std::vector<size_t>{6}));
+  EXPECT_TRUE(sizes("acme", old).empty());
+  EXPECT_TRUE(sizes("other", second).empty());
+  EXPECT_TRUE(sizes("acme", "../t.acme").empty());  // no key of an entry
+  // Memory for it is counted first.
+  const auto none = [](int64_t) { return ResourceExhausted("no memory"); };
+  EXPECT_EQ(FindConversation({"acme", first}, &after, store.get(), none, 1).status().code(),
+            Code::kResourceExhausted);
+  EXPECT_TRUE(*RemoveResponse({"acme", first}, &after, store.get()));
+  EXPECT_FALSE(*RemoveResponse({"acme", first}, &after, store.get()));
+  EXPECT_EQ(sizes("acme", second), (std::vector<size_t>{6}));
+}
+
+TEST(StoredResponses, AreReadWholeOrNotAtAll) {
+  const std::string bytes = EncodeResponse({.body = "{}", .input = "[]", .previous = "p"});
+  const auto read = DecodeResponse(bytes);
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->body + read->input + read->previous, "{}[]p");
+  EXPECT_EQ(DecodeResponse(bytes + "x").status().code(), Code::kDataLoss);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    EXPECT_EQ(DecodeResponse(bytes.substr(0, i)).status().code(), Code::kDataLoss) << i;
+    std::string damaged = bytes;
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
+    EXPECT_EQ(DecodeResponse(damaged).status().code(), Code::kDataLoss) << i;
+  }
 }
 
 TEST(ResponseItems, ArgumentsKeepWhatIsNull) {
