@@ -11,9 +11,9 @@
 namespace polysketch {
 namespace {
 
-constexpr std::string_view kMagic = "PSKRESP1";
+constexpr std::string_view kResponseMagic = "PSKRESP1";
 
-std::string EntryKey(const std::string& session) { return "response-" + session; }
+std::string ResponseKey(const std::string& session) { return "response-" + session; }
 
 // The response that `texts` or the store has; null: neither does.
 Result<StoredResponses::Pointer> FindResponse(const StoredResponses::Key& key,
@@ -23,11 +23,11 @@ Result<StoredResponses::Pointer> FindResponse(const StoredResponses::Key& key,
   const auto& [tenant, session] = key;
   // A client may have made up the id.
   if (kept != nullptr || store == nullptr || !IsStateKey(session)) return kept;
-  const auto info = store->Stat(tenant, EntryKey(session));
+  const auto info = store->Stat(tenant, ResponseKey(session));
   if (info.status().code() == Code::kNotFound) return kept;
   PS_RETURN_IF_ERROR(info.status());
   PS_RETURN_IF_ERROR(hold(2 * info->bytes));  // the entry, and the texts of it
-  const auto entry = store->Get(tenant, EntryKey(session));
+  const auto entry = store->Get(tenant, ResponseKey(session));
   if (entry.status().code() == Code::kNotFound) return kept;
   PS_RETURN_IF_ERROR(entry.status());
   PS_ASSIGN_OR_RETURN(StoredResponse response, DecodeResponse(AsText(entry->bytes)));
@@ -37,7 +37,7 @@ Result<StoredResponses::Pointer> FindResponse(const StoredResponses::Key& key,
 }  // namespace
 
 std::string EncodeResponse(const StoredResponse& response) {
-  FieldWriter fields(kMagic);
+  FieldWriter fields(kResponseMagic);
   fields(response.body, response.input, response.previous);
   std::string bytes = std::move(fields).Take();
   FieldWriter checksum;
@@ -48,8 +48,8 @@ std::string EncodeResponse(const StoredResponse& response) {
 Result<StoredResponse> DecodeResponse(std::string_view bytes) {
   StoredResponse response;
   ContentHash checksum{};
-  const bool ours = bytes.starts_with(kMagic);
-  FieldReader fields(ours ? bytes.substr(kMagic.size()) : "");
+  const bool ours = bytes.starts_with(kResponseMagic);
+  FieldReader fields(ours ? bytes.substr(kResponseMagic.size()) : "");
   fields(response.body, response.input, response.previous, checksum);
   if (!fields.Finished() ||
       checksum != HashContent(bytes.substr(0, bytes.size() - sizeof(checksum))))
@@ -59,7 +59,7 @@ Result<StoredResponse> DecodeResponse(std::string_view bytes) {
 
 void SaveResponses(const StoredResponses& texts, StateStore* store) {
   for (const auto& [key, response, ttl] : texts.NewestFirst()) {
-    const auto put = store->Put(key.first, EntryKey(key.second), EncodeResponse(*response), ttl);
+    const auto put = store->Put(key.first, ResponseKey(key.second), EncodeResponse(*response), ttl);
     if (!put.ok()) return LogError("responses_not_written", {{"why", put.status().message()}});
   }
 }
@@ -85,7 +85,7 @@ Result<bool> RemoveResponse(const StoredResponses::Key& key, StoredResponses* te
                             StateStore* store) {
   const bool kept = texts->Remove(key);
   if (store == nullptr || !IsStateKey(key.second)) return kept;
-  const Status deleted = store->Delete(key.first, EntryKey(key.second));
+  const Status deleted = store->Delete(key.first, ResponseKey(key.second));
   if (deleted.code() == Code::kNotFound) return kept;
   PS_RETURN_IF_ERROR(deleted);
   return true;

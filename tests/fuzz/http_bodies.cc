@@ -1,12 +1,15 @@
 // The bodies of the paths of OpenAI's and Anthropic's APIs: an error that names the field, or messages of polysketch.v1
 // that the RPCs accept or refuse.
 //
-// The first byte selects the path: 0 to 5.
+// The first byte selects the path: 0 to 5. 6: the entry of a stored response, whose checksum is right.
+#include "engine/snapshot/content_hash.h"
+#include "engine/snapshot/fields.h"
 #include "server/anthropic/messages.h"
 #include "server/chat/chat_template.h"
 #include "server/convert/wire.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
+#include "server/openai/response_store.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/structured_output.h"
 #include "server/openai/text_api.h"
@@ -110,6 +113,16 @@ void CheckText(const Result<TextJob>& job) {
   CheckMessage(*job->request);
 }
 
+void CheckStored(const std::string& fields) {
+  std::string bytes = "PSKRESP1" + fields;
+  FieldWriter checksum;
+  checksum(HashContent(bytes));
+  bytes += std::move(checksum).Take();
+  const Result<StoredResponse> response = DecodeResponse(bytes);
+  if (!response.ok()) return fuzz::CheckError(response.status());
+  PS_CHECK(EncodeResponse(*response) == bytes);
+}
+
 }  // namespace
 }  // namespace polysketch
 
@@ -132,6 +145,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case '5':
       CheckMessages(text);
+      break;
+    case '6':
+      CheckStored(text);
       break;
     default:
       return -1;  // not for the corpus
