@@ -130,11 +130,11 @@ class Server:
 
 
 class Stream(threading.Thread):
-    """One endless output; the times at which its tokens arrived."""
+    """One output without an end; the times at which its tokens arrived. A model with a context limit ends it after `tokens`."""
 
-    def __init__(self, server, prompt):
+    def __init__(self, server, prompt, tokens=1000000):
         super().__init__(daemon=True)
-        command = server.command("complete", f"--prompt-tokens={prompt}", "--ids", "--max-tokens=1000000", "--ignore-eos",
+        command = server.command("complete", f"--prompt-tokens={prompt}", "--ids", f"--max-tokens={tokens}", "--ignore-eos",
                                  "--draft-tokens=0")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0, env=environment(server.programs))
         self.times = []

@@ -184,14 +184,17 @@ def read_arguments() -> argparse.Namespace:
                         help="what the peers measure in place of a model with random weights: a file in their format of --weights")
     parser.add_argument("--llama", type=pathlib.Path, metavar="PATH",
                         help="llama-batched-bench of llama.cpp, or none; without it PyPI's package, for one sequence only")
-    parser.add_argument("--llama-options", default="-fa on -kvu", help="further options of it (default: %(default)s)")
+    parser.add_argument("--llama-options", help="further options of it (default: -fa on, and without --own-prompts -kvu)")
     parser.add_argument("--ik", type=pathlib.Path, metavar="PATH",
                         help="llama-batched-bench of ik_llama.cpp, which is measured too")
     parser.add_argument("--ik-options", default="-fa 1 -rtr", help="further options of it (default: %(default)s)")
     parser.add_argument("--own-prompts", action="store_true",
                         help="the sequences of a batch have a prompt each; otherwise they share the cache of one, on both sides")
     parser.add_argument("--out", type=pathlib.Path, help="JSON of every row")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.llama_options is None:  # one cache for all sequences is what shares a prompt, and is read by each
+        args.llama_options = "-fa on" if args.own_prompts else "-fa on -kvu"
+    return args
 
 
 def main() -> None:
