@@ -44,8 +44,8 @@ TEST(StoredResponses, AConversationEndsWhereATextIsGone) {
   texts.Keep({"", "c"}, "x", Of(3, "b"));
   const auto sizes = [&] {
     std::vector<size_t> found;
-    for (const auto& response : *FindConversation({"", "c"}, &texts, nullptr, Unlimited, 10))
-      found.push_back(response->body.size());
+    const auto conversation = FindConversation({"", "c"}, &texts, nullptr, Unlimited, 10);
+    for (const auto& response : *conversation) found.push_back(response->body.size());
     return found;
   };
   EXPECT_EQ(sizes(), (std::vector<size_t>{3, 2, 1}));
@@ -103,9 +103,8 @@ TEST(StoredResponses, AreInTheStoreAfterADrain) {
   SaveResponses(before, store.get());
   const auto sizes = [&](const std::string& tenant, const std::string& session, size_t most = 10) {
     std::vector<size_t> found;
-    for (const auto& one :
-         *FindConversation({tenant, session}, &after, store.get(), Unlimited, most))
-      found.push_back(one->body.size());
+    const auto stored = FindConversation({tenant, session}, &after, store.get(), Unlimited, most);
+    for (const auto& one : *stored) found.push_back(one->body.size());
     return found;
   };
   EXPECT_EQ(sizes("acme", second), (std::vector<size_t>{6, 5}));
