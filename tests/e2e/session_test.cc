@@ -449,9 +449,15 @@ TEST_P(StoreTest, ASessionMovesWithItsCompletion) {
 
 // After a drain another server returns stored responses, continues them and deletes them.
 TEST_P(StoreTest, StoredResponsesMoveToAnotherReplica) {
+  const Folder folder;
+  const std::string chat_template = (folder.path() / "template").string();
+  WriteFile(chat_template,
+            "{% for message in messages %}{{ bos_token + message.role + ': ' + message.content + "
+            "eos_token }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}");
   ServerOptions options = Options();
   options.flags.insert(options.flags.end(),
-                       {"--http-listen", "127.0.0.1:0", "--chat-template", "plain"});
+                       {"--http-listen", "127.0.0.1:0", "--chat-template", chat_template});
   const HttpHeaders acme = {{"X-Tenant-Id", "acme"}};
   const auto respond = [&](const Server& server, const std::string& input, const Json& previous) {
     const Json body = {{"input", input},
