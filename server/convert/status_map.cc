@@ -11,15 +11,8 @@
 namespace polysketch {
 namespace {
 
-// A message may quote what a client sent, whatever its size. It travels in a header, of which
-// clients accept 8 KiB, percent-encoded and perhaps in the details too.
+// gRPC's travels in a header, of which clients accept 8 KiB, percent-encoded and perhaps in the details too.
 constexpr size_t kMaxMessageBytes = 1024;
-
-std::string Abbreviated(const std::string& message) {
-  if (message.size() <= kMaxMessageBytes) return message;
-  const size_t whole = ValidUtf8Prefix(std::string_view(message).substr(0, kMaxMessageBytes));
-  return StrCat(message.substr(0, std::max(whole, kMaxMessageBytes - 3)), "...");
-}
 
 google::rpc::ErrorInfo ToErrorInfo(const Status& status) {
   google::rpc::ErrorInfo info;
@@ -84,9 +77,16 @@ grpc::StatusCode ToGrpcCode(Code code) {
   return static_cast<grpc::StatusCode>(code);
 }
 
+std::string ShownMessage(const Status& status) {
+  const std::string_view message = status.message();
+  if (message.size() <= kMaxMessageBytes) return std::string(message);
+  const size_t whole = ValidUtf8Prefix(message.substr(0, kMaxMessageBytes));
+  return StrCat(message.substr(0, std::max(whole, kMaxMessageBytes - 3)), "...");
+}
+
 grpc::Status ToGrpcStatus(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  const std::string message = Abbreviated(status.message());
+  const std::string message = ShownMessage(status);
   return grpc::Status(ToGrpcCode(status.code()), message, Details(status, message));
 }
 

@@ -5,6 +5,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,7 +23,9 @@ using FieldNames = std::vector<std::pair<std::string_view, std::string_view>>;
 Status Renamed(const Status& status, const FieldNames& names);
 
 grpc::StatusCode ToGrpcCode(Code code);
-// A message of more than 1 KiB is cut.
+// The message as clients and logs see it: at most 1 KiB, since it may quote what a client sent, whatever its size.
+std::string ShownMessage(const Status& status);
+// With the message that clients see.
 grpc::Status ToGrpcStatus(const Status& status);
 // Returns the status of a call whose request ended with `finish`: OK for kStop, kLength and
 // kMigrated, otherwise a code for the reason, with the message of the finish if it has one.

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "server/convert/status_map.h"
 #include "server/http/json_text.h"
 
 namespace polysketch {
@@ -68,9 +69,10 @@ int HttpStatus(const Status& status, ErrorShape shape) {
 }
 
 std::string ErrorBody(const Status& status) {
-  const std::string_view param = status.field();
+  const Status shown = status.WithMessage(ShownMessage(status));
+  const std::string_view param = shown.field();
   nlohmann::ordered_json error;
-  error["message"] = status.message();
+  error["message"] = shown.message();
   error["type"] = ErrorType(HttpStatus(status));
   error["param"] = param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(param);
   // OpenAI's name, which clients know.
@@ -83,7 +85,7 @@ std::string ErrorBody(const Status& status) {
 std::string AnthropicErrorBody(const Status& status, std::string_view request_id) {
   nlohmann::ordered_json error;
   error["type"] = AnthropicErrorType(HttpStatus(status, ErrorShape::kAnthropic));
-  error["message"] = status.message();
+  error["message"] = ShownMessage(status);
   // Anthropic's name, which tells its clients to send whole conversations.
   const bool threads = status.field() == "thread";
   error["details"]["error_code"] = threads ? "thread_unsupported_request" : status.reason();

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
+#include "server/convert/status_map.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 
@@ -54,7 +55,8 @@ std::string JsonLine(const google::protobuf::Message& message) {
 
 std::string ErrorLine(const Status& status) {
   const nlohmann::json json = {
-      {"error", {{"code", std::string(CodeName(status.code()))}, {"message", status.message()}}}};
+      {"error",
+       {{"code", std::string(CodeName(status.code()))}, {"message", ShownMessage(status)}}}};
   return JsonText(json) + "\n";
 }
 

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "server/convert/status_map.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
 #include "server/openai/block_form.h"
@@ -52,7 +53,7 @@ class ResponseForm final : public BlockForm {
     Json response = Response("failed");
     const bool busy = HttpStatus(status) == 429;
     response["error"] = {{"code", busy ? "rate_limit_exceeded" : "server_error"},
-                         {"message", status.message()}};
+                         {"message", ShownMessage(status)}};
     return ResponseEvent("failed", WithEcho(response));
   }
 

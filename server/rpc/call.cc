@@ -5,6 +5,7 @@
 
 #include "base/logging.h"
 #include "server/convert/request_id.h"
+#include "server/convert/status_map.h"
 
 namespace polysketch {
 namespace {
@@ -141,7 +142,7 @@ void Call::OnEnd(const Status& status, const FinishEvent* finish) {
            {"rpc", rpc_},
            {"peer", peer_},
            {"status", CodeName(status.code())},
-           {"message", status.message()},
+           {"message", ShownMessage(status)},
            {"reason", status.ok() ? std::string_view() : status.reason()},
            {"finish", finish == nullptr ? std::string_view("none") : FinishReasonName(f.reason)},
            {"prompt_tokens", f.usage.prompt_tokens},

@@ -428,5 +428,14 @@ TEST_F(HttpMessageTest, AnObjectNeedsNoTypeUnlessABrowserSendsIt) {
   EXPECT_FALSE(check("{}", {{"Sec-Fetch-Site", "cross-site"}}));
 }
 
+// A client may send a megabyte in the place of a word.
+TEST(HttpErrors, QuoteAKilobyteAtMost) {
+  const Status status = InvalidArgument("role: expected user, found ", std::string(1 << 20, 'x'));
+  EXPECT_LT(ErrorBody(status).size(), 1300u);
+  EXPECT_NE(ErrorBody(status).find(R"("param":"role")"), std::string::npos) << ErrorBody(status);
+  EXPECT_LT(AnthropicErrorBody(status, "id").size(), 1300u);
+  EXPECT_LT(ErrorBody(InvalidArgument(std::string(1 << 20, 'x'), ": unknown")).size(), 1300u);
+}
+
 }  // namespace
 }  // namespace polysketch
