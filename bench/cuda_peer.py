@@ -2,9 +2,9 @@
 """Measures PyTorch on this GPU: a ceiling for polysketch-cuda-bench, and flash attention on the same shapes.
 
     cuda_peer.py --ceiling    prints TFLOP/s of an 8192^3 bf16 product
-    cuda_peer.py              prints a table of scaled_dot_product_attention, flash backend, causal, bf16, d 64: forward, and
-                              forward and backward; with POLYSKETCH_ATTENTION_LIBRARY beside polysketch attention (r 32,
-                              blocks of 256; the sketches are given, as q, k and v are)
+    cuda_peer.py              prints a table of scaled_dot_product_attention, flash backend, causal, bf16: forward, and forward
+                              and backward; with POLYSKETCH_ATTENTION_LIBRARY beside polysketch attention (d 64, r 32, blocks
+                              of 256; the sketches are given, as q, k and v are)
 """
 
 import os
@@ -43,7 +43,15 @@ def ceiling():
     print(f"{teraflops:.1f}")
 
 
-SHAPES = [(1, 12, 2048), (1, 12, 8192), (1, 12, 32768), (1, 12, 65536), (16, 32, 4096)]
+# Batch, heads, d, n.
+SHAPES = [
+    (1, 12, 64, 2048),
+    (1, 12, 64, 8192),
+    (1, 12, 64, 32768),
+    (1, 12, 64, 65536),
+    (16, 32, 64, 4096),
+    (1, 12, 128, 8192),
+]
 
 
 def forward_and_backward(attention, tensors):
@@ -83,23 +91,23 @@ def flash(q, k, v):
 def attention():
     ours = polysketch()
     print(
-        f"{'attention, causal, bf16, d 64':32} {'':8} {'flash us':>10} {'TFLOP/s':>8} "
+        f"{'attention, causal, bf16':32} {'':8} {'flash us':>10} {'TFLOP/s':>8} "
         f"{'polysketch us':>14} {'times':>6}"
     )
-    for batch, heads, n in SHAPES:
+    for batch, heads, d, n in SHAPES:
 
         def rows(width):
             x = torch.randn(batch, heads, n, width, device="cuda", dtype=torch.bfloat16)
             return x * width**-0.25
 
-        peer = forward_and_backward(flash, [rows(64) for _ in range(3)])
+        peer = forward_and_backward(flash, [rows(d) for _ in range(3)])
         widths = (64, 64, 64, 32, 32)  # of v, near and far
-        mine = ours and forward_and_backward(ours, [rows(width) for width in widths])
-        forward_flop = 2 * 2 * batch * heads * n * n / 2 * 64
+        mine = ours and d == 64 and forward_and_backward(ours, [rows(width) for width in widths])
+        forward_flop = 2 * 2 * batch * heads * n * n / 2 * d
         # The backward of flash attention has five products where the forward has two.
         for i, (name, flop) in enumerate([("fwd", forward_flop), ("fwd+bwd", 3.5 * forward_flop)]):
             side = f"{mine[i]:14.1f} {peer[i] / mine[i]:6.1f}" if mine else f"{'-':>14} {'-':>6}"
-            label = f"{batch} x {heads} heads, n {n}"
+            label = f"{batch} x {heads} heads, d {d}, n {n}"
             print(f"{label:32} {name:8} {peer[i]:10.1f} {flop / peer[i] * 1e-6:8.1f} {side}")
 
 

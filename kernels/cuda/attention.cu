@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/cuda/attention_general.cuh"
 #include "kernels/cuda/attention_shape.cuh"
+#include "kernels/cuda/attention_softmax.cuh"
 #include "kernels/cuda/attention_state.cuh"
 #include "kernels/cuda/attention_steps.cuh"
 #include "kernels/cuda/attention_tensor.cuh"
@@ -176,6 +177,13 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
                    partials);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
+    if constexpr (!GATED) {
+      if (shape.near_power == 0 && SoftmaxShared<D>() <= device->shared_limit()) {
+        device->Launch(AttendSoftmax<D>, Grid(list, shape, 1), kTileThreads, SoftmaxShared<D>(),
+                       shape, list.on_device);
+        return;
+      }
+    }
     device->Launch(AttendTiles<D, GATED>, Grid(list, shape, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
@@ -240,8 +248,10 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
   if (tensor == 0) {
     shape.tile_rows = 64;
   } else {
-    shape.tile_rows = tensor == 128 ? TileRows<128>() : TileRows<64>();
-    static_assert(TileRows<32>() == TileRows<64>());
+    const bool softmax =
+        spec.kind == AttentionKind::kSoftmax && SoftmaxShared<128>() <= shared_limit;
+    shape.tile_rows = tensor == 128 && !softmax ? TileRows<128>() : TileRows<64>();
+    static_assert(TileRows<32>() == TileRows<64>() && kSoftmaxRows == TileRows<64>());
     shape.few_rows = 16;
     shape.far_parts = (spec.features() + kPartFeatures - 1) / kPartFeatures;
   }

@@ -182,14 +182,16 @@ struct RowSums {
 
 // How two sums of a row are joined: for softmax, relative to the larger of both tops.
 struct Joint {
-  float top, of_total, of_part;
-  __device__ __forceinline__ Joint(bool softmax, float total_top, float part_top)
-      : top(0), of_total(1), of_part(1) {
+  float top = 0, of_total = 1, of_part = 1;
+  Joint() = default;
+  __device__ __forceinline__ Joint(bool softmax, float total_top, float part_top) {
     if (!softmax) return;
     top = fmaxf(total_top, part_top);
-    // A part, or a total, without a key has no top and adds nothing.
-    of_total = total_top == -INFINITY ? 0.0f : expf(total_top - top);
-    of_part = part_top == -INFINITY ? 0.0f : expf(part_top - top);
+    // A part, or a total, without a key has no top and adds nothing. expf(0) is 1.
+    const float lower = fminf(total_top, part_top);
+    const float power = expf(lower - top), factor = lower == -INFINITY ? 0.0f : power;
+    of_total = total_top < part_top ? factor : 1.0f;
+    of_part = total_top < part_top ? 1.0f : factor;
   }
   __device__ __forceinline__ float Add(float total, float part) const {
     return fmaf(total, of_total, part * of_part);
@@ -373,6 +375,10 @@ struct KeyLimits {
     const int g = threadIdx.x % kWarpSize / 4;
     const int own = first_row_limit + 16 * m + 8 * half + g;
     return causal && own < count ? own : count;
+  }
+  // The keys that every row of the warp attends to.
+  __device__ __forceinline__ int Common() const {
+    return causal && first_row_limit < count ? first_row_limit : count;
   }
   // The first key of the part that no row of the warp's M tiles attends to, nor to any after it.
   __device__ __forceinline__ int End(int M) const {

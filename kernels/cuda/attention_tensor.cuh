@@ -145,6 +145,24 @@ struct Queries {
   }
 };
 
+// Stores the result of a warp's rows, of which `row` is the first in the job.
+template <int D, int M>
+__device__ __forceinline__ void StoreRows(const AttentionShape& shape, const AttendJob& job,
+                                          int head, int row, const RowSums<D, M>& total) {
+  const int lane = threadIdx.x % kWarpSize, t = lane % 4;
+  ForRows<M>([&](int m, int half, int r) {
+    const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
+    if (row + r >= job.count) return;
+    const float inverse = 1.0f / (shape.stabilizer + weights);
+    const int64_t out = (static_cast<int64_t>(job.row + row + r) * shape.heads + head) * D;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      const float* pair = total.values[m][n] + 2 * half;
+      StoreOutputPair(shape, out + 8 * n + 2 * t, pair[0] * inverse, pair[1] * inverse);
+    }
+  });
+}
+
 // Many rows. blockIdx: job, head. A warp processes all parts of 16 * RowTiles rows.
 template <int D, bool GATED>
 __global__ void __launch_bounds__(kTileThreads)
@@ -179,18 +197,7 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   });
 
-  const int lane = thread % kWarpSize, t = lane % 4;
-  ForRows<M>([&](int m, int half, int r) {
-    const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
-    if (row + r >= job.count) return;
-    const float inverse = 1.0f / (shape.stabilizer + weights);
-    const int64_t out = (static_cast<int64_t>(job.row + row + r) * shape.heads + head) * D;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      const float* pair = total.values[m][n] + 2 * half;
-      StoreOutputPair(shape, out + 8 * n + 2 * t, pair[0] * inverse, pair[1] * inverse);
-    }
-  });
+  StoreRows<D, M>(shape, job, head, row, total);
 }
 
 // AttendTiles by warpgroups (attention_group.cuh). May run while the walk stores the states: the

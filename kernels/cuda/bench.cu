@@ -6,6 +6,7 @@
 // measures.
 #include "kernels/cuda/bench.h"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -254,6 +255,15 @@ int Main(int argc, char** argv) {
     BenchAttention(&bench, "prefill " + name + ", 12 heads, d 64, n 8192", spec, 1, 8192, 0);
     BenchAttention(&bench, "decode " + name + ", 12 heads, d 64, batch 64", spec, 64, 1,
                    8192 + 127);
+  }
+  // The shapes of bench/cuda_peer.py.
+  for (const auto& [batch, heads, d, n] :
+       {std::array{1, 12, 64, 2048}, std::array{1, 12, 64, 32768}, std::array{16, 32, 64, 4096},
+        std::array{1, 12, 128, 8192}}) {
+    const std::string name = "prefill softmax, " + std::to_string(batch) + " x " +
+                             std::to_string(heads) + " heads, d " + std::to_string(d) + ", n " +
+                             std::to_string(n);
+    BenchAttention(&bench, name, Spec(heads, d, 32, AttentionKind::kSoftmax), batch, n, 0);
   }
   AttentionSpec float32 = Spec(12, 64, 32);
   float32.state_format = StateFormat::kF32;

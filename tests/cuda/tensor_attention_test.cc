@@ -102,7 +102,11 @@ TEST_F(TensorAttentionTest, EveryShapeIsItsDefinition) {
   for (const Shape& shape : shapes) {
     ExpectDefinitions(Bf16Spec(AttentionKind::kLearnedSketchMixed, shape), shape.tokens, &random);
   }
-  ExpectDefinition(Bf16Spec(AttentionKind::kSoftmax, {1, 64, 0, 80, 200}), 200, &random);
+  // Blocks of whole parts and of others, tiles of rows that have all of a part, some of it and nothing.
+  for (const Shape& shape :
+       {Shape{1, 64, 0, 80, 200}, Shape{2, 32, 0, 64, 150}, Shape{1, 128, 0, 136, 300}}) {
+    ExpectDefinition(Bf16Spec(AttentionKind::kSoftmax, shape), shape.tokens, &random);
+  }
 }
 
 TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
@@ -116,6 +120,8 @@ TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
       {AttentionKind::kRandomSketch, {1, 32, 16, 16, 53}},
       {AttentionKind::kPerformer, {1, 32, 16, 16, 53}},
       {AttentionKind::kSoftmax, {1, 32, 0, 24, 90}},
+      {AttentionKind::kSoftmax, {1, 64, 0, 136, 300}},
+      {AttentionKind::kSoftmax, {1, 128, 0, 136, 150}},
       {AttentionKind::kPolynomial, {1, 32, 0, 24, 60}},
       {AttentionKind::kPolynomialSquare, {2, 32, 0, 24, 60}},
       {AttentionKind::kAffineSquare, {1, 32, 0, 24, 60}},
