@@ -38,7 +38,6 @@ class SchemaDocument {
 
  private:
   Status CheckKeyword(const JsonValue& schema, const std::string& name, const JsonValue& value);
-  const JsonValue* FindAnchor(const std::string& name) const;
 
   const JsonValue root_;
   std::set<const JsonValue*> checked_;

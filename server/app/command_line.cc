@@ -89,13 +89,12 @@ Status ReadFile(const std::string& path, std::vector<Setting>* settings) {
 }
 
 void ReadEnvironment(const EnvironmentLookup& environment, std::vector<Setting>* settings) {
-  const auto read = [&](std::string_view flag) {
-    const std::string variable = EnvironmentName(flag);
-    if (const char* text = environment(variable.c_str()))
-      settings->push_back({variable, std::string(flag), text});
-  };
-  for (const RenamedFlag& renamed : RenamedFlags()) read(renamed.old_name);
-  for (const Flag& flag : Flags()) read(flag.name);
+  for (const Flag& flag : Flags()) {
+    const std::string variable = EnvironmentName(flag.name);
+    if (const char* text = environment(variable.c_str())) {
+      settings->push_back({variable, std::string(flag.name), text});
+    }
+  }
 }
 
 Status UnknownFlag(const Setting& setting) {
@@ -107,15 +106,7 @@ Status UnknownFlag(const Setting& setting) {
 }
 
 Status Apply(const Setting& setting, CommandLine* command) {
-  std::string_view name = setting.name;
-  for (const RenamedFlag& renamed : RenamedFlags()) {
-    if (renamed.old_name != name) continue;
-    name = renamed.name;
-    const bool variable = setting.where == EnvironmentName(setting.name);
-    command->warnings.push_back(StrCat(setting.where, " is deprecated; use ",
-                                       variable ? EnvironmentName(name) : StrCat("--", name)));
-  }
-  const Flag* flag = FindFlag(name);
+  const Flag* flag = FindFlag(setting.name);
   if (flag == nullptr) return UnknownFlag(setting);
   if (const size_t valid = ValidUtf8Prefix(setting.text); valid < setting.text.size()) {
     return InvalidArgument(setting.where, ": expected UTF-8, found another byte at position ",
@@ -171,8 +162,7 @@ std::vector<std::string> EnvironmentWarnings(const char* const* environment) {
     const auto names = [variable](std::string_view flag) {
       return EnvironmentName(flag) == variable;
     };
-    return names("config") || std::ranges::any_of(Flags(), names, &Flag::name) ||
-           std::ranges::any_of(RenamedFlags(), names, &RenamedFlag::old_name);
+    return names("config") || std::ranges::any_of(Flags(), names, &Flag::name);
   };
   std::vector<std::string> warnings = UnknownVariables(environment, is_flag);
   for (std::string& warning : warnings) warning = UnknownVariableText(warning);

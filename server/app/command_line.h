@@ -16,8 +16,7 @@ enum class CommandAction { kServe, kHelp, kFormattedHelp, kVersion };
 struct CommandLine {
   CommandAction action = CommandAction::kServe;
   ServerConfig config;
-  std::string help_format;            // of kFormattedHelp
-  std::vector<std::string> warnings;  // uses of former names of flags
+  std::string help_format;  // of kFormattedHelp
 };
 
 // Like std::getenv: returns nullptr for a variable that is not set.

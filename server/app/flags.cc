@@ -269,9 +269,6 @@ When the server is ready, it writes one line of JSON with the bound addresses to
 
 )";
 
-constexpr RenamedFlag kRenamedFlags[] = {{"parked-memory", "preempted-memory"},
-                                         {"state-memory", "session-memory"}};
-
 struct Unit {
   std::string_view suffix;
   int64_t factor;
@@ -351,8 +348,6 @@ Result<std::string> ListenAddress(std::string_view text) {
 }  // namespace
 
 std::span<const Flag> Flags() { return kFlags; }
-
-std::span<const RenamedFlag> RenamedFlags() { return kRenamedFlags; }
 
 const Flag* FindFlag(std::string_view name) {
   const auto* found = std::ranges::find(kFlags, name, &Flag::name);

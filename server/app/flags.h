@@ -37,15 +37,8 @@ struct Flag {
 };
 
 std::span<const Flag> Flags();
-// nullptr for an unknown name. Former names (RenamedFlags) are unknown.
+// nullptr for an unknown name.
 const Flag* FindFlag(std::string_view name);
-
-// A former name of a flag, which works for one version, with a warning.
-struct RenamedFlag {
-  std::string_view old_name;
-  std::string_view name;
-};
-std::span<const RenamedFlag> RenamedFlags();
 
 // Parses `text` and checks its range. The error says what was expected and what was found; the
 // caller adds where the text comes from.

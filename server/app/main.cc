@@ -160,7 +160,6 @@ int Main(int argc, char** argv) {
   SetLogLevel(*ParseLogLevel(config.log_level));  // a choice of the flag table
   SetLogJson(config.log_format == "json");
   FlushLog();  // makes the log's thread, also where no line is written before the server is ready
-  for (const std::string& warning : command->warnings) LogWarning("flags", {{"warning", warning}});
   for (const std::string& warning : EnvironmentWarnings(environ)) {
     LogWarning("environment", {{"warning", warning}});
   }

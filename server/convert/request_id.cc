@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <regex>
 
+#include "server/convert/random_bits.h"
+
 namespace polysketch {
 
 bool IsRequestId(std::string_view text) {

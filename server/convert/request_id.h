@@ -1,8 +1,6 @@
-// The ids that a client may send with a request, and random numbers for ids.
+// The ids that a client may send with a request.
 #pragma once
 
-#include <cstdint>
-#include <random>
 #include <string>
 #include <string_view>
 
@@ -13,14 +11,6 @@ inline constexpr char kRequestIdKey[] = "x-request-id";
 
 // Whether `text` is 1 to 128 characters of [A-Za-z0-9._:-].
 bool IsRequestId(std::string_view text);
-// 64 random bits, for ids that need not be secret.
-inline uint64_t RandomBits() {
-  thread_local std::mt19937_64 generator{[] {
-    std::random_device device;
-    return (uint64_t{device()} << 32) | device();
-  }()};
-  return generator();
-}
 // Returns a random id: "ps-" and 16 hexadecimal digits.
 std::string NewRequestId();
 // W3C Trace Context: 2, 32, 16 and 2 lower-case hexadecimal digits with dashes between, version not

@@ -7,7 +7,7 @@
 #include "base/bounded_json.h"
 #include "engine/sampler/sampling_params.h"
 #include "server/chat/chat_template.h"
-#include "server/convert/request_id.h"
+#include "server/convert/random_bits.h"
 #include "server/http/json_text.h"
 #include "server/openai/structured_output.h"
 

@@ -4,7 +4,7 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "server/convert/request_id.h"
+#include "server/convert/random_bits.h"
 
 namespace polysketch {
 namespace {

@@ -1,7 +1,7 @@
 // The kernels that measure a device read and copy all bytes, and the ring of bulk copies that one of
 // them and others use gives each piece to all readers, in any schedule. Under the emulation, whose
 // thread blocks run one after the other: barriers of one block only.
-#include "kernels/cuda/ceilings.cuh"
+#include "bench/cuda/ceilings.cuh"
 
 #include <cstdint>
 #include <memory>

@@ -10,8 +10,8 @@
 #include "base/half.h"
 #include "kernels/attention_spec.h"
 #include "kernels/cuda/training/polysketch_attention.h"
-#include "kernels/reference/attention_gradient.h"
 #include "tests/cuda/device_array.h"
+#include "tests/kernels/attention_gradient.h"
 #include "tests/testing/random.h"
 
 namespace polysketch::testing {
@@ -21,8 +21,8 @@ inline double AsBf16(double x) { return Bf16ToFloat(FloatToBf16(static_cast<floa
 
 struct TrainingProblem {
   polysketch_attention_shape shape{};
-  std::vector<reference::HeadRows> heads;  // batch * heads, all values of bf16
-  std::vector<std::vector<double>> g;      // [tokens][d] each
+  std::vector<definition::HeadRows> heads;  // batch * heads, all values of bf16
+  std::vector<std::vector<double>> g;       // [tokens][d] each
 
   // The kind with these sums. In the sketched form near rows stand for far ones too.
   AttentionSpec spec() const {
@@ -60,7 +60,7 @@ inline TrainingProblem RandomProblem(const polysketch_attention_shape& shape, Ra
   };
   const auto unit = [](int width) { return std::pow(width, -0.25); };
   for (int64_t h = 0; h < shape.batch * shape.heads; ++h) {
-    reference::HeadRows head;
+    definition::HeadRows head;
     if (shape.near_dim > 0) {
       head.near_q = rows(shape.near_dim, unit(shape.near_dim));
       head.near_k = rows(shape.near_dim, unit(shape.near_dim));
@@ -169,7 +169,7 @@ struct TrainingTensors {
 struct TrainingResult {
   std::vector<std::vector<float>> out;  // a head each
   std::vector<float> denominators;      // [batch * heads][tokens]
-  // As in reference::HeadRows: near ones are the far ones' in the sketched form.
+  // As in definition::HeadRows: near ones are the far ones' in the sketched form.
   std::vector<std::vector<float>> near_q, near_k, far_q, far_k, v;
   std::vector<std::vector<float>> log_decay;  // with a decay gate
 };
@@ -183,7 +183,7 @@ inline TrainingProblem ChunkOf(const TrainingProblem& whole, int64_t begin, int6
   TrainingProblem chunk{whole.shape, {}, {}};
   chunk.shape.tokens = end - begin;
   chunk.shape.chunk = 1;
-  for (const reference::HeadRows& rows : whole.heads) {
+  for (const definition::HeadRows& rows : whole.heads) {
     chunk.heads.push_back({cut(rows.near_q), cut(rows.near_k), cut(rows.far_q), cut(rows.far_k),
                            cut(rows.v), cut(rows.log_decay)});
   }
@@ -215,10 +215,10 @@ inline TrainingResult RunTraining(const TrainingProblem& problem, int type = POL
   const bool own_near = shape.near_dim > 0;
   TrainingTensors inputs(shape, tokens_first, shape.input_type);
   TrainingTensors gradients(shape, !tokens_first, type);
-  const auto fill = [&](TrainingTensor& tensor, std::vector<double> reference::HeadRows::*rows) {
+  const auto fill = [&](TrainingTensor& tensor, std::vector<double> definition::HeadRows::*rows) {
     tensor.Fill([&](int64_t head) { return problem.heads[head].*rows; });
   };
-  using reference::HeadRows;
+  using definition::HeadRows;
   if (own_near) {
     fill(inputs.near_q, &HeadRows::near_q);
     fill(inputs.near_k, &HeadRows::near_k);

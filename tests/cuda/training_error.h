@@ -25,7 +25,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/reference/attention_gradient.h"
+#include "tests/kernels/attention_gradient.h"
 #include "tests/kernels/noisy.h"
 
 namespace polysketch::testing {
@@ -33,12 +33,12 @@ namespace polysketch::testing {
 // Standard deviations, shaped as what they belong to.
 struct TrainingError {
   std::vector<double> out;
-  reference::HeadRows rows;
+  definition::HeadRows rows;
 };
 
 class TrainingErrorModel {
  public:
-  TrainingErrorModel(const AttentionSpec& spec, const reference::HeadRows& rows, int64_t tokens,
+  TrainingErrorModel(const AttentionSpec& spec, const definition::HeadRows& rows, int64_t tokens,
                      const std::vector<double>& g)
       : spec_(spec),
         rows_(rows),
@@ -50,25 +50,25 @@ class TrainingErrorModel {
         r_(spec.kv_cache() ? 0 : spec.far_dim()),
         linear_(!spec.sketched()),
         features_(linear_ ? r_ : r_ * r_),
-        output_(reference::AttendHead(spec, rows, tokens)) {
+        output_(definition::AttendHead(spec, rows, tokens)) {
     error_.out.resize(output_.out.size());
     decay_.resize(tokens);
     for (int64_t t = 0; t < tokens && !rows.log_decay.empty(); ++t) {
       decay_[t] = (t > 0 ? decay_[t - 1] : 0) + rows.log_decay[t];
     }
     term_variance_.resize(tokens);
-    for (const auto member :
-         {&reference::HeadRows::near_q, &reference::HeadRows::near_k, &reference::HeadRows::far_q,
-          &reference::HeadRows::far_k, &reference::HeadRows::v, &reference::HeadRows::log_decay}) {
+    for (const auto member : {&definition::HeadRows::near_q, &definition::HeadRows::near_k,
+                              &definition::HeadRows::far_q, &definition::HeadRows::far_k,
+                              &definition::HeadRows::v, &definition::HeadRows::log_decay}) {
       (error_.rows.*member).resize((rows.*member).size());  // variances until the end
     }
     Forward();
     Pairs();
     if (r_ > 0) States();
     if (!rows.log_decay.empty()) LogDecays();
-    for (const auto member :
-         {&reference::HeadRows::near_q, &reference::HeadRows::near_k, &reference::HeadRows::far_q,
-          &reference::HeadRows::far_k, &reference::HeadRows::v, &reference::HeadRows::log_decay}) {
+    for (const auto member : {&definition::HeadRows::near_q, &definition::HeadRows::near_k,
+                              &definition::HeadRows::far_q, &definition::HeadRows::far_k,
+                              &definition::HeadRows::v, &definition::HeadRows::log_decay}) {
       for (double& x : error_.rows.*member) x = std::sqrt(x);
     }
   }
@@ -100,7 +100,7 @@ class TrainingErrorModel {
       dot += pair.q[i] * pair.k[i];
       squares += Square(pair.q[i] * pair.k[i]);
     }
-    const reference::PairWeight weight = reference::WeightOf(spec_, near, dot);
+    const definition::PairWeight weight = definition::WeightOf(spec_, near, dot);
     const double kept = std::exp(decay_[t] - decay_[s]);
     pair.weight = kept * weight.weight;
     pair.slope = kept * weight.slope;
@@ -325,14 +325,14 @@ class TrainingErrorModel {
   }
 
   const AttentionSpec spec_;
-  const reference::HeadRows& rows_;
+  const definition::HeadRows& rows_;
   const std::vector<double>&x_, &y_;
   const int64_t tokens_;
   const std::vector<double>& g_;
   const int d_, r_;
   const bool linear_;  // whether features are rows, not their products
   const int features_;
-  const reference::HeadOutput output_;
+  const definition::HeadOutput output_;
   std::vector<double> a_, e_, e_variance_, scale_variance_;  // the last: relative, of D
   std::vector<double> decay_;                                // G, zero without a decay gate
   std::vector<double> term_variance_;  // of what a token adds to the gradients of log decays

@@ -17,13 +17,13 @@
 namespace polysketch {
 namespace {
 
-using reference::HeadRows;
 using testing::kDeviations;
 using testing::Random;
 using testing::Recording;
 using testing::RunTraining;
 using testing::TrainingProblem;
 using testing::TrainingResult;
+using testing::definition::HeadRows;
 
 // batch, heads, tokens; head_dim, near_dim, sketch_dim, near_power, block.
 polysketch_attention_shape Shape(int64_t batch, int64_t heads, int64_t tokens, int head_dim,
@@ -101,7 +101,7 @@ class TrainingTest : public testing::CudaTest {
     for (size_t h = 0; h < seen.heads.size(); ++h) {
       std::vector<double> g = seen.g[h];
       std::fill(g.begin(), g.begin() + begin * problem.shape.head_dim, 0);
-      const HeadRows want = reference::AttendHeadGradients(spec, seen.heads[h], end, g);
+      const HeadRows want = testing::definition::AttendHeadGradients(spec, seen.heads[h], end, g);
       const testing::TrainingErrorModel model(spec, seen.heads[h], end, g);
       const HeadRows& error = model.error().rows;
       const std::string what =
@@ -197,7 +197,8 @@ class TrainingTest : public testing::CudaTest {
     for (size_t h = 0; h < problem.heads.size(); ++h) {
       const HeadRows& rows = problem.heads[h];
       const int64_t tokens = problem.shape.tokens;
-      const HeadRows want = reference::AttendHeadGradients(spec, rows, tokens, problem.g[h]);
+      const HeadRows want =
+          testing::definition::AttendHeadGradients(spec, rows, tokens, problem.g[h]);
       const testing::TrainingErrorModel model(spec, rows, tokens, problem.g[h]);
       const testing::TrainingError& error = model.error();
       const std::string what = StrCat(Describe(problem.shape), ", head ", h, ": ");
@@ -206,7 +207,8 @@ class TrainingTest : public testing::CudaTest {
         if (expected.empty()) return;
         worst = std::max(worst, Compare(got[h], expected, deviation, what + name));
       };
-      compare(result.out, reference::AttendHead(spec, rows, tokens).out, error.out, "out");
+      compare(result.out, testing::definition::AttendHead(spec, rows, tokens).out, error.out,
+              "out");
       compare(result.v, want.v, error.rows.v, "v");
       compare(result.near_q, want.near_q, error.rows.near_q, "near_q");
       compare(result.near_k, want.near_k, error.rows.near_k, "near_k");

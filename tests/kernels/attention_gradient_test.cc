@@ -1,7 +1,7 @@
-// The float64 gradients of attention (kernels/reference/attention_gradient.h): against finite
+// The float64 gradients of attention (tests/kernels/attention_gradient.h): against finite
 // differences for every kind, and against the gradients of the authors' functions
 // (tests/data/attention).
-#include "kernels/reference/attention_gradient.h"
+#include "tests/kernels/attention_gradient.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,9 +17,9 @@
 namespace polysketch {
 namespace {
 
-using reference::HeadRows;
 using testing::Random;
 using testing::Recording;
+using testing::definition::HeadRows;
 
 HeadRows Widened(const testing::AttentionRows& rows) {
   const auto widen = [](const std::vector<float>& x) {
@@ -47,12 +47,13 @@ TEST(AttentionGradientTest, IsTheFiniteDifference) {
     std::vector<double> g(tokens * spec.head_dim);
     for (double& x : g) x = random.Normal();
     const auto loss = [&] {
-      const reference::HeadOutput output = reference::AttendHead(spec, rows, tokens);
+      const testing::definition::HeadOutput output =
+          testing::definition::AttendHead(spec, rows, tokens);
       double sum = 0;
       for (size_t i = 0; i < g.size(); ++i) sum += output.out[i] * g[i];
       return sum;
     };
-    const HeadRows gradients = reference::AttendHeadGradients(spec, rows, tokens, g);
+    const HeadRows gradients = testing::definition::AttendHeadGradients(spec, rows, tokens, g);
     for (const auto member :
          {&HeadRows::near_q, &HeadRows::near_k, &HeadRows::far_q, &HeadRows::far_k, &HeadRows::v,
           &HeadRows::log_decay, &HeadRows::coefficients}) {
@@ -116,7 +117,7 @@ TEST(AttentionGradientTest, IsThatOfTheAuthorsCode) {
         rows.near_q = testing::DegreeTwoSketch(recording, query);
         rows.near_k = testing::DegreeTwoSketch(recording, key);
       }
-      HeadRows got = reference::AttendHeadGradients(spec, rows, tokens, rows_of("g"));
+      HeadRows got = testing::definition::AttendHeadGradients(spec, rows, tokens, rows_of("g"));
       if (random) {
         got.near_q = testing::DegreeTwoSketchGradient(recording, query, got.near_q);
         got.near_k = testing::DegreeTwoSketchGradient(recording, key, got.near_k);

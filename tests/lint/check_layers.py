@@ -29,7 +29,7 @@ BELOW = {
     "tests/base": ["base"],
     "tests/kernels": ["base", "kernels"],
     "tests/simt": ["base", "kernels"],
-    "tests/cuda": ["base", "kernels", "engine", "tests/kernels", "tests/engine/model", "tests/simt"],
+    "tests/cuda": ["base", "kernels", "engine", "bench", "tests/kernels", "tests/engine/model", "tests/simt"],
     "tests/engine": ["base", "kernels", "engine"],
     "tests/engine/model": ["base", "kernels", "engine", "tests/kernels"],
     "tests/server": ["base", "kernels", "engine", "proto", "server", "tests/engine"],
@@ -87,7 +87,7 @@ LIBRARIES = [
     ("hiredis", r"hiredis/", r"(engine/store/redis|tests/fuzz/redis)[^.]*\.cc$"),
     ("zstd", r"zstd", r"engine/snapshot/[^.]*\.cc$"),
     ("GoogleTest", GOOGLE_TEST := r"(gtest|gmock)/", r"tests/"),
-    ("CUDA", r"(cuda|cublas|cooperative_groups)", r"(kernels/cuda|tests/(simt|cuda))/"),
+    ("CUDA", r"(cuda|cublas|cooperative_groups)", r"((kernels|bench)/cuda|tests/(simt|cuda))/"),
     ("intrinsics", r"(immintrin|x86intrin|arm_neon)\.h", r"(base|kernels|tests/(base|kernels)|bench)/"),
 ]
 

@@ -55,23 +55,6 @@ TEST(Config, ValuesAreUtf8) {
   EXPECT_TRUE(Load({"--model", "m\xC3\xA9"}).ok());
 }
 
-TEST(Config, FormerNamesWorkAndWarn) {
-  const ConfigFile file(R"({"model": "m", "parked-memory": "5MiB"})");
-  const auto loaded =
-      Load({"--config", file.path(), "--state-memory", "7MiB"},
-           {{"POLYSKETCH_STATE_MEMORY", "6MiB"}, {"POLYSKETCH_SLOT_MEMORY", "8MiB"}});
-  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
-  EXPECT_EQ(loaded->config.preempted_memory, 5 << 20);
-  EXPECT_EQ(loaded->config.session_memory, 7 << 20);
-  EXPECT_EQ(loaded->config.slot_memory, 8 << 20);
-  EXPECT_EQ(loaded->warnings,
-            (std::vector<std::string>{
-                std::string(file.path()) + ": parked-memory is deprecated; use --preempted-memory",
-                "POLYSKETCH_STATE_MEMORY is deprecated; use POLYSKETCH_SESSION_MEMORY",
-                "--state-memory is deprecated; use --session-memory"}));
-  EXPECT_EQ(HelpText().find("--state-memory"), std::string::npos);
-}
-
 TEST(Config, FlagsWinOverEnvironmentOverFileOverDefault) {
   const ConfigFile file(
       R"({"model": "from-file", "max-queue": 11, "threads": "3", "max-sequences": 5})");
@@ -213,10 +196,13 @@ TEST(Config, HelpAndVersionNeedNoModel) {
 }
 
 TEST(Config, UnknownVariablesAreWarnedOf) {
-  const char* const environment[] = {"POLYSKETCH_MAX_QEUE=1",    "POLYSKETCH_MAX_QUEUE=1",
-                                     "POLYSKETCH_CONFIG=x",      "POLYSKETCH_PARKED_MEMORY=1",
-                                     "POLYSKETCH_API_KEY=x",     "POLYSKETCH_PORT=tcp://x",
-                                     "POLYSKETCH_HELP_FORMAT=x", nullptr};
+  const char* const environment[] = {"POLYSKETCH_MAX_QEUE=1",
+                                     "POLYSKETCH_MAX_QUEUE=1",
+                                     "POLYSKETCH_CONFIG=x",
+                                     "POLYSKETCH_API_KEY=x",
+                                     "POLYSKETCH_PORT=tcp://x",
+                                     "POLYSKETCH_HELP_FORMAT=x",
+                                     nullptr};
   EXPECT_EQ(EnvironmentWarnings(environment),
             (std::vector<std::string>{
                 "the environment variable POLYSKETCH_HELP_FORMAT is not known and has no effect",

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "kernels/cuda/bench.h"
+#include "bench/cuda/bench.h"
 #include "kernels/cuda/training/polysketch_attention.h"
 
 namespace polysketch::cuda {

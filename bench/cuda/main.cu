@@ -1,10 +1,10 @@
-// polysketch-cuda-bench --ceilings: what the device can do (bench_ceilings.cu).
+// polysketch-cuda-bench --ceilings: what the device can do (ceilings.cu).
 // polysketch-cuda-bench [--only TEXT] [GB/s TFLOP/s]: times of the kernels alone; with --only, of the
 // lines whose names contain TEXT. Useful FLOP and bytes are those of docs/gpu.md: symmetric features,
 // one read of the state, half a block of near keys. The arguments are the ceilings of this machine,
 // to which shares refer: the largest bandwidth of --ceilings, and the product that bench/cuda_peer.py
 // measures.
-#include "kernels/cuda/bench.h"
+#include "bench/cuda/bench.h"
 
 #include <array>
 #include <cstdio>

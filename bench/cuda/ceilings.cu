@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/cuda/bench.h"
-#include "kernels/cuda/ceilings.cuh"
+#include "bench/cuda/bench.h"
+#include "bench/cuda/ceilings.cuh"
 
 namespace polysketch::cuda {
 namespace {

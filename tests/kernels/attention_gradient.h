@@ -1,21 +1,45 @@
-#include "kernels/reference/attention_gradient.h"
+// Attention of one head over a whole sequence, and its gradients, by the definition: all pairs
+// s <= t in float64. The training kernels (kernels/cuda/training) are tested against it.
+#pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
-namespace polysketch::reference {
-namespace {
+#include "kernels/attention_spec.h"
 
-double Dot(const double* a, const double* b, int width) {
+namespace polysketch::testing::definition {
+
+// Rows [tokens][width]. Only mixed kinds have far_q and far_k here: in other recurrent kinds the
+// far rows equal the near rows, and KV kinds have no far part. log_decay [tokens] with a decay gate.
+// coefficients: a_0 to a_p of polynomial_square.
+struct HeadRows {
+  std::vector<double> near_q, near_k, far_q, far_k, v, log_decay;
+  std::vector<double> coefficients = {};
+};
+
+struct HeadOutput {
+  std::vector<double> out;           // [tokens][d]
+  std::vector<double> denominators;  // [tokens]: c + sum_s w[t,s]
+};
+
+// The weight of a pair as a function of its dot product.
+struct PairWeight {
+  double weight = 0;
+  double slope = 0;  // derivative of the weight with respect to the dot product
+};
+
+inline double Dot(const double* a, const double* b, int width) {
   double sum = 0;
   for (int i = 0; i < width; ++i) sum += a[i] * b[i];
   return sum;
 }
 
-void Add(double factor, const double* x, int width, double* sum) {
+inline void Add(double factor, const double* x, int width, double* sum) {
   for (int i = 0; i < width; ++i) sum[i] += factor * x[i];
 }
 
-PairWeight PowerOf(double dot, int power) {
+inline PairWeight PowerOf(double dot, int power) {
   const double below = std::pow(dot, power - 1);
   return {below * dot, power * below};
 }
@@ -38,7 +62,7 @@ struct Pair {
   bool near;
   int width;
 };
-Pair PairOf(const AttentionSpec& spec, int64_t t, int64_t s) {
+inline Pair PairOf(const AttentionSpec& spec, int64_t t, int64_t s) {
   const bool near = !spec.mixed() || s / spec.block == t / spec.block;
   return {near, near ? spec.near_dim() : spec.far_dim()};
 }
@@ -57,10 +81,8 @@ class Kept {
   std::vector<double> sums_;  // G
 };
 
-}  // namespace
-
-PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot,
-                    const std::vector<double>& coefficients) {
+inline PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot,
+                           const std::vector<double>& coefficients = {}) {
   switch (spec.kind) {
     case AttentionKind::kSoftmax: {
       const double scale = 1 / std::sqrt(spec.head_dim), weight = std::exp(dot * scale);
@@ -80,7 +102,7 @@ PairWeight WeightOf(const AttentionSpec& spec, bool near, double dot,
   }
 }
 
-HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens) {
+inline HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens) {
   const int d = spec.head_dim;
   const Kept kept(rows);
   HeadOutput output{std::vector<double>(tokens * d), std::vector<double>(tokens)};
@@ -102,8 +124,13 @@ HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, int64_t t
   return output;
 }
 
-HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens,
-                             const std::vector<double>& g) {
+// Gradients of sum(out * g) with respect to each element of `rows`; g [tokens][d]. With a = g / D
+// (D the denominator) and e = -(g . out) / D, the gradient of w[t,s] is a_t . v_s + e_t and the
+// gradient of v_s is sum_t w[t,s] a_t. The gradient of the log decay of token u is the sum over s < u
+// <= t of the weights times their gradients; that of coefficient a_i is the sum of 2 P x^i times
+// the gradients of the weights.
+inline HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens,
+                                    const std::vector<double>& g) {
   const int d = spec.head_dim;
   const HeadOutput output = AttendHead(spec, rows, tokens);
   HeadRows gradients;
@@ -145,4 +172,4 @@ HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, in
   return gradients;
 }
 
-}  // namespace polysketch::reference
+}  // namespace polysketch::testing::definition

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
+#include "bench/cuda/bench.h"
 #include "kernels/angles.h"
-#include "kernels/cuda/bench.h"
 
 namespace polysketch::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Kernels that measure a device: bandwidth, and what it takes thread blocks to wait for each other
-// (bench_ceilings.cu).
+// (ceilings.cu).
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
