@@ -1,11 +1,14 @@
 # What `cmake --install` installs, and the Debian package that CPack makes of it: cpack --config build/cpu/CPackConfig.cmake
-# (scripts/release calls it). Paths follow the Filesystem Hierarchy Standard; the configuration is in /etc with every prefix.
+# (scripts/release calls it; deploy/wheel/make-wheel takes the programs from what is installed). Paths follow the Filesystem Hierarchy Standard; the configuration is in /etc with every prefix.
 
 include(GNUInstallDirs)
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)  # the tests are not installed: packing must not build them
 
 set(models "${CMAKE_INSTALL_DATADIR}/polysketch/models")
 
+if(NOT POLYSKETCH_GRAMMAR_HOST)
+  return()  # what is installed is whole
+endif()
 # The server starts polysketch-grammar-host, which is beside it.
 install(TARGETS polysketch-server polysketch-grammar-host polysketch polysketch-loadgen RUNTIME)
 # The model of the quick start; models/demo, with what the authors' code recorded of it, is for tests.

@@ -76,8 +76,8 @@ Status GrammarHost::Start() {
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {
     pid_ = -1;
-    return FailedPrecondition("structured_output: expected the program ", program_,
-                              " beside the server: ", std::strerror(error));
+    return Unavailable("structured_output: expected the program ", program_,
+                       " beside the server: ", std::strerror(error));
   }
   control_ = std::move(ends.first);
   return Status();

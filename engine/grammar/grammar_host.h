@@ -30,7 +30,8 @@ class GrammarHost {
   GrammarHost& operator=(const GrammarHost&) = delete;
 
   // Forks a worker and returns its grammar socket. Starts the host if it does not run.
-  // FAILED_PRECONDITION if it cannot be started, RESOURCE_EXHAUSTED without descriptors.
+  // UNAVAILABLE if there is no such program, FAILED_PRECONDITION if it ends at once,
+  // RESOURCE_EXHAUSTED without descriptors.
   Result<Descriptor> StartWorker();
   // Ends the host and its workers; StartWorker starts it again.
   void Stop();

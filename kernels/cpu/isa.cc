@@ -48,7 +48,7 @@ bool HasAvx512Amx() { return HasAvx512Vnni() && HasAmx(); }
 // Slowest first. avx512amx_emulated is for tests: AMX tiles in software.
 constexpr Isa kIsas[] = {
     {"avx2", HasAvx2, cpu::avx2::NewBackend},
-#ifndef PS_FEWER_ISAS  // builds with sanitizers (CMakeLists.txt)
+#ifndef PS_FEWER_ISAS  // CMakeLists.txt
     {"avxvnni", HasAvxVnni, cpu::avxvnni::NewBackend},
     {"avx512", HasAvx512, cpu::avx512::NewBackend},
 #endif

@@ -11,6 +11,7 @@ PLACES = {
     "README.md": r"polysketch-server --model models/(\w+) &",
     "scripts/quickstart": r"\nmodel=models/(\w+)\n",  # where PyPI cannot be reached
     "cmake/PolysketchInstall.cmake": r"install\(DIRECTORY models/(\w+) ",
+    "deploy/wheel/polysketch_server/__init__.py": r"\"models/(\w+)\"",
     "deploy/debian/server.json": r"/usr/share/polysketch/models/(\w+)\"",
     "deploy/compose.yaml": r":-\.\./models/(\w+)\}",
     "deploy/haproxy/compose.yaml": r":-\.\./\.\./models/(\w+)\}",

@@ -323,7 +323,7 @@ TEST_F(GrammarTest, StopEndsCompilations) {
 TEST_F(GrammarTest, MissingProgram) {
   compiler_ = NewCompiler({.program = "/nonexistent/polysketch-grammar-host"});
   const auto grammar = compiler_->Compile({Kind::kRegex, "ok"});
-  EXPECT_EQ(grammar.status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(grammar.status().code(), Code::kUnavailable);
   EXPECT_THAT(grammar.status().message(), HasSubstr("/nonexistent/polysketch-grammar-host"));
 }
 
