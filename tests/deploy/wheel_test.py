@@ -17,6 +17,7 @@ import zipfile
 import cyclonedx.schema
 import jsonschema
 import referencing
+import referencing.jsonschema
 
 from support import BIN, DEPLOY, ROOT, DeployTest
 
@@ -30,11 +31,10 @@ def run(*command, **options):
 def check_against_schema(document):
     """By the schema of CycloneDX, which its Python library carries with what it refers to."""
     folder = pathlib.Path(cyclonedx.schema.__file__).parent / "_res"
-    names = ("bom-1.6", "spdx", "jsf-0.82", "cryptography-defs")
-    schemas = [json.loads((folder / f"{name}.SNAPSHOT.schema.json").read_text()) for name in names]
-    registry = referencing.Registry().with_resources(
-        (schema["$id"], referencing.Resource.from_contents(schema, default_specification=referencing.jsonschema.DRAFT7)) for schema in schemas)
-    jsonschema.Draft7Validator(schemas[0], registry=registry).validate(document)
+    names = [f"{name}.SNAPSHOT.schema.json" for name in ("bom-1.6", "spdx", "jsf-0.82", "cryptography-defs")]
+    # They refer to each other by the names of the files.
+    resources = [(name, referencing.jsonschema.DRAFT7.create_resource(json.loads((folder / name).read_text()) | {"$id": name})) for name in names]
+    jsonschema.Draft7Validator(resources[0][1].contents, registry=referencing.Registry().with_resources(resources)).validate(document)
 
 
 class Wheel(DeployTest):
@@ -105,7 +105,7 @@ class Wheel(DeployTest):
                 files |= {pathlib.Path(line).name for line in run("dpkg-query", "--listfiles", part["name"]).splitlines()}
         for library in libraries:
             with self.subTest(library):
-                self.assertIn(re.sub(r"-[0-9a-f]{8}\.so", ".so", library), files)
+                self.assertIn(re.sub(r"-[0-9a-f]{8}\.", ".", library, count=1), files)
         for name in ("libgrpc++1.51", "libssl3", "libc6", "nlohmann-json3-dev", "sentencepiece", "xgrammar", "grpcio"):
             self.assertIn(name, named)
 
