@@ -179,6 +179,9 @@ class Qwen3Test(LinearizeTest):
         self.assertEqual({tensor.dtype for name, tensor in tensors.items() if name not in far}, {torch.bfloat16})
         beside = safetensors.torch.load_file(self.whole / "adapter/far.safetensors")
         self.assertEqual(far.keys(), beside.keys())
+        for name, tensor in beside.items():
+            self.assertEqual(tensor.dtype, torch.bfloat16)
+            torch.testing.assert_close(tensor.float(), far[name], rtol=0, atol=0)
         before = safetensors.torch.load_file(self.whole / "transfer/far.safetensors")
         i = config["layer_types"].index("window_with_far_part")
         # Distillation has trained them on: what is merged is not what transfer ended with.

@@ -16,6 +16,7 @@ import unittest
 import xml.etree.ElementTree
 
 import numpy as np
+import peft
 import safetensors.torch
 import torch
 import transformers
@@ -171,23 +172,23 @@ class RunTest(LinearizeTest):
             transformers.AutoConfig.from_pretrained(model)
 
     def test_weights(self):
-        """Merged: the teacher's and the adapter's, in the types of the teacher."""
+        """Merged: what PEFT makes of the teacher and the adapter, in the types of the teacher."""
         before, after = (safetensors.torch.load_file(folder / "model.safetensors") for folder in (self.teacher, self.whole / "model"))
-        adapter = safetensors.torch.load_file(self.whole / "adapter/adapter_model.safetensors")
-        scale = json.loads((self.whole / "adapter/adapter_config.json").read_text())
-        scale = scale["lora_alpha"] / scale["r"]
+        teacher = transformers.AutoModelForCausalLM.from_pretrained(self.teacher, dtype=torch.float32)
+        merged = peft.PeftModel.from_pretrained(teacher, self.whole / "adapter").merge_and_unload().state_dict()
         self.assertEqual(before.keys(), after.keys())
         changed = 0
         for name, weight in before.items():
-            key = "base_model.model." + name.removesuffix("weight")
-            if (a := adapter.get(key + "lora_A.weight")) is not None:
-                delta = scale * adapter[key + "lora_B.weight"] @ a
-                self.assertGreater(delta.abs().max(), 1e-4)
-                torch.testing.assert_close(after[name], weight + delta, rtol=1e-6, atol=1e-6)
+            if name.endswith(tuple(f".{which}_proj.weight" for which in "qkvo")):
+                self.assertGreater((merged[name] - weight).abs().max(), 1e-4)
+                torch.testing.assert_close(after[name], merged[name], rtol=1e-6, atol=1e-6)
                 changed += 1
             else:
                 torch.testing.assert_close(after[name], weight, rtol=0, atol=0)
         self.assertEqual(changed, 4 * LAYERS)
+        adapter = safetensors.torch.load_file(self.whole / "adapter/adapter_model.safetensors")
+        self.assertEqual({tensor.dtype for tensor in adapter.values()}, {torch.bfloat16})
+        self.assertEqual(json.loads((self.whole / "adapter/adapter_config.json").read_text())["base_model_name_or_path"], "teacher")
 
     def test_report(self):
         report = json.loads((self.whole / "report.json").read_text())

@@ -10,15 +10,16 @@ import sys
 import torch
 import transformers
 
-from polysketch_tools import convert_gguf, errors
+from polysketch_tools import adapter, convert_gguf, errors
+from polysketch_tools.adapter import stored_tensors
 from polysketch_tools.errors import ToolError
 from polysketch_training.allocator import keep_freed_memory
 from polysketch_training.disk import write_text, writing
 from polysketch_training.linearize import picture
+from polysketch_training.linearize.adapter_files import save_lora, save_rest
 from polysketch_training.linearize.decoder import Decoder, check_full, json_text, load_tokenizer, read_config, windows_fields
-from polysketch_training.linearize.distillation import Distillation, Plan, TeacherStates, add_lora, learning_curve, save_adapter
+from polysketch_training.linearize.distillation import Distillation, Plan, TeacherStates, add_lora, learning_curve
 from polysketch_training.linearize.evaluation import CONTROL, LINEARIZED, Evaluation
-from polysketch_training.linearize.export import stored_tensors, write_model
 from polysketch_training.linearize.far import state_bytes
 from polysketch_training.linearize.folder import RunFolder, StudentFolder
 from polysketch_training.linearize.forecast import Shape, check_room, forecast, measure_rate
@@ -29,7 +30,7 @@ from polysketch_training.linearize.samples import Sample, make_samples
 from polysketch_training.linearize.scaling import scaled_fields
 from polysketch_training.linearize.sensitivity import Sensitivity, SensitivityStage
 from polysketch_training.linearize.texts import Texts, describe, prefix_of, read_texts
-from polysketch_training.linearize.transfer import Transfer, errors_of, load_far, write_tensors
+from polysketch_training.linearize.transfer import Transfer, errors_of, load_far
 
 _INTERRUPTED = 130
 _GGUF = b"GGUF"
@@ -230,7 +231,7 @@ class Run:
             load_far(decoder, self._options.far, windows, folder.transfer)
         decoder.set_windows(windows)
         decoder.set_scaled(bool(self._scaled))
-        changed, what = {}, "distillation" if student is folder.student else "distillation of the control"
+        what = "distillation" if student is folder.student else "distillation of the control"
         if recipe.steps:
             with writing(student.distillation):
                 student.distillation.mkdir(parents=True, exist_ok=True)
@@ -243,16 +244,11 @@ class Run:
             if not finished:
                 folder.say(f"{what}: stopped after step {distillation.done} of {recipe.steps}; the same command continues")
                 return False
-            save_adapter(adapted, student.adapter)
-            merged = adapted.merge_and_unload().state_dict()
-            names = tuple(f".{name}_proj.weight" for name in recipe.targets)
-            changed = {name: weight for name, weight in merged.items() if name.endswith(names)}
-        added = {name: tensor for i, part in decoder.far.items() for name, tensor in part.tensors(i).items()}
-        if added and recipe.steps:
-            write_tensors(student.adapter / "far.safetensors", added)
+            save_lora(adapted, student.adapter, self._source.resolve().name)
         shape = self._options.far.shape if far else None
         fields = windows_fields(self._options.window, full, self._config["num_hidden_layers"], shape) | self._scaled
-        write_model(student.model, self._source, changed, added, fields, self._about(full, far=far))
+        save_rest(decoder, student.adapter, fields, self._about(full, far=far))
+        adapter.merge(self._source, student.adapter, student.model, overwrite=True)
         return True
 
     def _about(self, full: list[int], *, far: bool) -> str:

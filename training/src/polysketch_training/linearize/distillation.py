@@ -111,15 +111,6 @@ def add_lora(decoder: Decoder, recipe: Recipe):
         return peft.get_peft_model(decoder.model, config)
 
 
-def save_adapter(adapted, folder: pathlib.Path) -> None:
-    """Writes LoRA as PEFT reads it. PEFT writes names in the order of a set; here they are sorted: the same run, the same bytes."""
-    with writing(folder):
-        adapted.save_pretrained(folder)
-    path = folder / "adapter_config.json"
-    config = {name: sorted(value) if isinstance(value, list) else value for name, value in json.loads(path.read_text()).items()}
-    write_text(path, json.dumps(config, indent=1, sort_keys=True) + "\n")
-
-
 class Distillation(Training):
     """decoder: with LoRA of `adapted` in its layers. It trains LoRA, and far parts where there are some. folder: of the state, the losses
     and the measurements of the samples, before the first step, every `measure_every` steps and after the last one."""

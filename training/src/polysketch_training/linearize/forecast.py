@@ -9,10 +9,10 @@ import psutil
 import torch
 import transformers
 
+from polysketch_tools.adapter import stored_tensors
 from polysketch_tools.errors import ToolError
 from polysketch_training.block_attention import num_features
 from polysketch_training.linearize.decoder import ARCHITECTURES
-from polysketch_training.linearize.export import stored_tensors
 from polysketch_training.linearize.options import Options
 from polysketch_training.linearize.scores import BLOCK
 from polysketch_training.linearize.sensitivity import curve_points
@@ -112,7 +112,7 @@ def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted:
         "sequences (distillation/ids.bin)": 4 * recipe.total,
         "teacher's states (distillation/states.bin)": 2 * shape.width * recipe.total,
         "states of LoRA and the optimizer": 2 * 12 * lora,
-        "adapter": 4 * lora,
+        "adapter": 2 * lora,
         "states of evaluation": 4 * shape.width * evaluation.text_tokens,
         "model": model_bytes,
     }
@@ -120,9 +120,9 @@ def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted:
         # How many layers have far parts is not known yet: at most all.
         far = shape.layers * shape.far_weights(options.far.size)
         disk["sequences of transfer (transfer/ids.bin)"] = 4 * options.far.steps * recipe.tokens
-        disk["far parts, their states and optimizer"] = 4 * 8 * far
+        disk["far parts, their states and optimizer"] = 30 * far
     if options.control:
-        disk["control: model, adapter, states"] = model_bytes + 28 * lora
+        disk["control: model, adapter, states"] = model_bytes + 26 * lora
     if converted:
         disk["teacher, converted from GGUF"] = model_bytes
     width = shape.width
