@@ -37,7 +37,8 @@ def parse():
     parser = argparse.ArgumentParser(prog="bench/hybrid", description=__doc__)
     parser.add_argument("--bin", type=pathlib.Path, default=harness.ROOT / "build/cpu/bin", help="folder of the programs")
     parser.add_argument("--teacher", type=pathlib.Path, default=harness.ROOT / "models/smollm2")
-    parser.add_argument("--model", type=pair, action="append", metavar="NAME=FOLDER", help="default hybrid=models/smollm2-hybrid; repeatable")
+    parser.add_argument("--model", type=pair, action="append", metavar="NAME=FOLDER",
+                        help="default hybrid=models/smollm2-hybrid; repeatable")
     parser.add_argument("--text", type=pair, action="append", required=True, metavar="GENRE=FILE",
                         help="text that training did not see; recall prompts are made of the first; repeatable")
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="FOLDER")
@@ -138,16 +139,17 @@ def speeds(options, results):
     """The models by turns at each context."""
     for context in options.contexts:
         for model, folder in options.model.items():
-            command = [options.bin / "polysketch-bench", "--model", folder, "--weights", options.speed_weights, "--stages", "prefill,decode",
-                       "--prefill", context, "--decode", context, "--batches", options.batch, "--threads", options.threads, "--repeats", 1,
-                       "--own-caches", "--json"]
+            command = [options.bin / "polysketch-bench", "--model", folder, "--weights", options.speed_weights, "--threads", options.threads,
+                       "--stages", "prefill,decode", "--prefill", context, "--decode", context, "--batches", options.batch,
+                       "--repeats", 1, "--own-caches", "--json"]
 
             def run(command=command):
-                out = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, env=harness.environment(options.bin))
-                rows = json.loads(out.stdout)["results"]
+                environment = harness.environment(options.bin)
+                out = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, env=environment).stdout
+                rows = json.loads(out)["results"]
                 kept = {f"{row['stage']} {row['batch']}": row["tokens_per_s"] for row in rows}
                 decode = next(row for row in rows if row["stage"] == "decode")
-                return kept | {name: decode[name] for name in ("state_bytes", "step_bytes", "weights", "state", "threads")}
+                return kept | {name: decode[name] for name in ("state_bytes", "weights", "state", "threads")}
 
             results.measure("speed", model, str(context), run)
 

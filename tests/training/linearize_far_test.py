@@ -168,8 +168,14 @@ class Qwen3Test(LinearizeTest):
     def test_folder(self):
         config = json.loads((self.whole / "model/config.json").read_text())
         control = json.loads((self.whole / "control/model/config.json").read_text())
-        for one, kind in ((config, "window_with_far_part"), (control, "window_with_sinks")):
-            self.assertEqual(set(one["layer_types"]) - {"full_attention"}, {kind})
+        report = json.loads((self.whole / "report.json").read_text())
+        kept = [i for i, error in report["transfer"].items() if error["far"] < error["window"]]
+        self.assertEqual(report["far_layers"], [int(i) for i in kept])
+        self.assertGreater(len(kept), 0)
+        for i, one in enumerate(config["layer_types"]):
+            expected = "full_attention" if i in report["full"] else "window_with_far_part" if str(i) in kept else "window_with_sinks"
+            self.assertEqual(one, expected)
+        self.assertEqual(control["layer_types"], [one.replace("far_part", "sinks") for one in config["layer_types"]])
         self.assertEqual([config[f"attention_far_{name}"] for name in ("kind", "size", "length")], ["affine_square", 16, 150])
         self.assertNotIn("attention_far_kind", control)
         tensors = safetensors.torch.load_file(self.whole / "model/model.safetensors")

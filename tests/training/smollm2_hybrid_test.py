@@ -40,7 +40,7 @@ class ServedTest(unittest.TestCase):
         if made.returncode != 0:
             raise unittest.SkipTest(f"models/{NAME} cannot be had here: {(made.stderr.splitlines() or [''])[-1]}")
         text = pathlib.Path(DEFAULT_TEXT).read_text()
-        cls.tokens = np.array(load_tokenizer(FOLDER).encode(text[: 8 * TOKENS])[:TOKENS], np.int32)
+        cls.tokens = np.array(load_tokenizer(support.ROOT / "models/smollm2").encode(text[: 8 * TOKENS])[:TOKENS], np.int32)
         cls.decoder = Decoder(FOLDER, torch.device("cpu"))
 
     def logs(self, logits: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from polysketch_training.allocator import keep_freed_memory
 from polysketch_training.disk import write_text, writing
 from polysketch_training.linearize import picture
 from polysketch_training.linearize.adapter_files import save_lora, save_rest
-from polysketch_training.linearize.decoder import Decoder, check_full, json_text, load_tokenizer, read_config, windows_fields
+from polysketch_training.linearize.decoder import Decoder, add_far_fields, check_full, json_text, load_tokenizer, read_config, windows_fields
 from polysketch_training.linearize.distillation import Distillation, Plan, TeacherStates, add_lora, learning_curve
 from polysketch_training.linearize.evaluation import CONTROL, LINEARIZED, Evaluation
 from polysketch_training.linearize.far import state_bytes
@@ -30,7 +30,7 @@ from polysketch_training.linearize.samples import Sample, make_samples
 from polysketch_training.linearize.scaling import scaled_fields
 from polysketch_training.linearize.sensitivity import Sensitivity, SensitivityStage
 from polysketch_training.linearize.texts import Texts, describe, prefix_of, read_texts
-from polysketch_training.linearize.transfer import Transfer, errors_of, load_far
+from polysketch_training.linearize.transfer import Transfer, errors_of, helped, load_far
 
 _INTERRUPTED = 130
 _GGUF = b"GGUF"
@@ -115,18 +115,19 @@ class Run:
         found, full = self._choose(decoder)
         report = self._report(found, full)
         windows = self._windows(full)
-        far = self._options.far is not None and bool(windows)
-        if far and last >= STAGES.index("transfer"):
+        far = []
+        if self._options.far and windows and last >= STAGES.index("transfer"):
             if not self._transfer(decoder, windows):
                 return False
             report.transfer = errors_of(self._folder.transfer, self._samples)
+            far = report.far_layers = helped(report.transfer)
         if last >= STAGES.index("teacher"):
             self._prepare(decoder, full)
         del decoder
         students = {LINEARIZED: self._folder.student} | ({CONTROL: self._folder.control} if far and self._options.control else {})
         if last >= STAGES.index("distillation"):
             for name, student in students.items():
-                if not student.written and not self._distill(student, full, far=far and name == LINEARIZED):
+                if not student.written and not self._distill(student, full, far if name == LINEARIZED else []):
                     return False
             if self._options.recipe.steps:
                 report.recipe = dataclasses.asdict(self._options.recipe)
@@ -223,12 +224,12 @@ class Run:
         folder = self._folder.student.distillation
         return Plan(folder, self._options.recipe), TeacherStates(folder / "states.bin", self._config["hidden_size"])
 
-    def _distill(self, student: StudentFolder, full: list[int], *, far: bool) -> bool:
-        """Trains, merges and writes a model. Returns whether it is there."""
+    def _distill(self, student: StudentFolder, full: list[int], far: list[int]) -> bool:
+        """Trains, merges and writes a model. far: the layers with far parts. Returns whether it is there."""
         folder, recipe, windows = self._folder, self._options.recipe, self._windows(full)
         decoder = self._load(self._source, self._options.window)
         if far:
-            load_far(decoder, self._options.far, windows, folder.transfer)
+            load_far(decoder, self._options.far, far, folder.transfer)
         decoder.set_windows(windows)
         decoder.set_scaled(bool(self._scaled))
         what = "distillation" if student is folder.student else "distillation of the control"
@@ -245,19 +246,20 @@ class Run:
                 folder.say(f"{what}: stopped after step {distillation.done} of {recipe.steps}; the same command continues")
                 return False
             save_lora(adapted, student.adapter, self._source.resolve().name)
-        shape = self._options.far.shape if far else None
-        fields = windows_fields(self._options.window, full, self._config["num_hidden_layers"], shape) | self._scaled
-        save_rest(decoder, student.adapter, fields, self._about(full, far=far))
+        fields = windows_fields(self._options.window, full, self._config["num_hidden_layers"]) | self._scaled
+        if far:
+            add_far_fields(fields, self._options.far.shape, far)
+        save_rest(decoder, student.adapter, fields, self._about(full, far))
         adapter.merge(self._source, student.adapter, student.model, overwrite=True)
         return True
 
-    def _about(self, full: list[int], *, far: bool) -> str:
+    def _about(self, full: list[int], far: list[int]) -> str:
         recipe, name = self._options.recipe, self._args.source.resolve().name
         training = f"{recipe.total:,} tokens of distillation from it" if recipe.steps else "no training"
         return (
             f"# {name}, linearized\n\npolysketch-linearize of PolySketch Server made this folder of {name}: layers"
             f" {', '.join(map(str, full)) or 'none'} attend to all earlier tokens, the others to a window and the first tokens"
-            f"{', with a far part for the tokens between' if far else ''}; {training}.\n"
+            f"{', those of ' + ', '.join(map(str, far)) + ' with a far part for the tokens between' if far else ''}; {training}.\n"
             "Licence, tokenizer, chat template and generation_config.json are those of the original; README.teacher.md is its README.md.\n"
             "config.json has a type of layers that transformers does not know: polysketch-server serves the folder.\n"
         )

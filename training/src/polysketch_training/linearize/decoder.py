@@ -107,17 +107,22 @@ def windows_of(config: dict) -> tuple[Window | None, list[int], list[int]]:
     return window, layers, far
 
 
-def windows_fields(window: Window, full: Iterable[int], layers: int, far: FarShape | None) -> dict:
-    """The fields of config.json that say which layers are full and what window, and far part, the others have."""
+def windows_fields(window: Window, full: Iterable[int], layers: int) -> dict:
+    """The fields of config.json that say which layers are full and what window the others have."""
     full = set(full)
-    other = WITH_SINKS if far is None else WITH_FAR
-    fields = {
-        "layer_types": [FULL if i in full else other for i in range(layers)],
+    return {
+        "layer_types": [FULL if i in full else WITH_SINKS for i in range(layers)],
         "attention_window": window.size,
         "attention_window_kind": window.kind,
         "attention_sinks": window.sinks,
     }
-    return fields | (far_fields(far) if far is not None and len(full) < layers else {})
+
+
+def add_far_fields(fields: dict, shape: FarShape, layers: Iterable[int]) -> None:
+    """These layers, which have windows, have far parts too."""
+    for i in layers:
+        fields["layer_types"][i] = WITH_FAR
+    fields |= far_fields(shape)
 
 
 def _config_of_class(config: dict):

@@ -20,6 +20,7 @@ class Report:
     curve: dict[int, dict] | None = None  # by steps of distillation
     control_curve: dict[int, dict] | None = None  # without far parts
     far: dict | None = None  # FarRecipe
+    far_layers: list[int] = dataclasses.field(default_factory=list)  # that keep their far parts
     far_bytes: int = 0  # of a layer and a sequence
     scaling: dict | None = None
     transfer: dict[int, dict] | None = None  # transfer.errors_of
@@ -51,12 +52,12 @@ class Report:
         growing = self.kv_bytes_of_token * len(self.full)
         far = "There are no far parts."
         state = ""
-        if self.far:
+        if self.far_layers:
             far = (
-                f"Tokens between have far parts there, squares of products of affine maps to {self.far['size']} numbers, whose weights shrink"
+                f"Tokens between have far parts in layers {', '.join(map(str, self.far_layers))}, squares of products of affine maps to {self.far['size']} numbers, whose weights shrink"
                 f" as {self.far['length']} / position after {self.far['length']} tokens."
             )
-            state = f" The far parts keep {self.far_bytes * windows:,} bytes a sequence, whatever its length."
+            state = f" The far parts keep {self.far_bytes * len(self.far_layers):,} bytes a sequence, whatever its length."
         scaling = f" RoPE is scaled as {self.scaling['kind']} for {self.scaling['factor']:g} times the teacher's length." if self.scaling else ""
         what = "full layers: " + (", ".join(map(str, self.full)) or "none")
         return (
@@ -76,7 +77,7 @@ class Report:
                 "## Attention transfer\n",
                 f"{self.far['steps']} steps on the teacher's own inputs of each layer, learning rate {self.far['learning_rate']:g}. Squared"
                 " error of the attention's output, as a share of what full attention puts out, for tokens that have a far part; held-out"
-                " text:\n",
+                " text. A layer whose error it does not lower has none:\n",
                 _table(["layer", "window and sinks", "with far part"], [*rows, ["mean", *means]]),
             ]
         )

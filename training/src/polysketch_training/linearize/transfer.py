@@ -105,6 +105,11 @@ def errors_of(folder: pathlib.Path, samples: list[Sample]) -> dict[int, dict]:
     return {i: mean([{name: values[str(i)] for name, values in row.items()} for row in rows]) for i in layers}
 
 
+def helped(errors: dict[int, dict]) -> list[int]:
+    """The layers whose far part lowers the error. The others do without: what it adds there is noise."""
+    return [i for i, error in errors.items() if error["far"] < error["window"]]
+
+
 def observed(decoder: Decoder, ids, use, *, far: bool = True) -> None:
     """Runs the teacher, and calls use(layer, error) in each layer with a far part: the squared error of the output, after Wo, of window
     and sinks, and with `far` the far part, as a share of the squares of what full attention puts out there. Of the tokens that have a far
