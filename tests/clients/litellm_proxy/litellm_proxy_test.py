@@ -20,6 +20,7 @@ PROXY = pathlib.Path(sys.executable).parent / "litellm"
 FUNCTION = {"name": "get_weather", "description": "The weather of a city.", "parameters": WEATHER}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 MESSAGES = [{"role": "user", "content": "What is the weather in Paris for the next 3 days?"}]
+KEY = "sk-of-the-proxy"
 ROUTES = {"by-vllm": "hosted_vllm", "by-anthropic": "anthropic"}
 
 
@@ -40,13 +41,14 @@ class LiteLlmProxy(unittest.TestCase):
         cls.address = f"http://127.0.0.1:{port}"
         log = open(f"{folder.name}/log", "w+")
         cls.addClassCleanup(log.close)
-        # Without the map of prices it fetches none; without a database it has no keys.
-        environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HOME": folder.name, "PATH": f"{PROXY.parent}:/usr/bin:/bin"}
+        # With its own list of prices it fetches none.
+        environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
+        environment |= {"HOME": folder.name, "PATH": f"{PROXY.parent}:/usr/bin:/bin"}
         command = [PROXY, "--config", config, "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
         cls.proxy = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder.name, env=environment)
         cls.addClassCleanup(cls.proxy.wait, 60)
         cls.addClassCleanup(cls.proxy.terminate)
-        end = time.monotonic() + 240
+        end = time.monotonic() + 600
         while True:
             try:
                 with urllib.request.urlopen(f"{cls.address}/health/liveliness", timeout=10):
@@ -57,7 +59,7 @@ class LiteLlmProxy(unittest.TestCase):
                 log.seek(0)
                 raise AssertionError(log.read())
             time.sleep(0.2)
-        cls.client = openai.OpenAI(base_url=f"{cls.address}/v1", api_key="none", max_retries=0, timeout=600)
+        cls.client = openai.OpenAI(base_url=f"{cls.address}/v1", api_key=KEY, max_retries=0, timeout=600)
         cls.direct = openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=600)
         cls.addClassCleanup(cls.client.close)
         cls.addClassCleanup(cls.direct.close)
@@ -103,7 +105,7 @@ class LiteLlmProxy(unittest.TestCase):
         choice = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
         body = {"model": "by-anthropic", "messages": MESSAGES, "tools": [tool], "tool_choice": choice}
         body |= {"temperature": 0, "max_tokens": 400}
-        headers = {"Content-Type": "application/json", "x-api-key": "none", "anthropic-version": "2023-06-01"}
+        headers = {"Content-Type": "application/json", "x-api-key": KEY, "anthropic-version": "2023-06-01"}
         request = urllib.request.Request(f"{self.address}/v1/messages", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=600) as answer:
             message = json.load(answer)
