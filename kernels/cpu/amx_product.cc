@@ -40,8 +40,8 @@ __attribute__((target("avx512f"))) inline __m512i Upper(__m512i words) {
   return _mm512_maskz_slli_epi32(0xffff, words, 16);
 }
 
-// One row of tdpbf16ps. A product of two bf16 is exact in float32, so the chains have one rounding a
-// step. Not inlined: the compiler moves arithmetic across changes of the rounding mode.
+// One row of tdpbf16ps. A product of two bf16 is exact in float32, so the chains have one rounding
+// a step. Not inlined: the compiler moves arithmetic across changes of the rounding mode.
 __attribute__((target("avx512f"), noinline)) void DotBf16Row(const uint8_t* a, const uint8_t* b,
                                                              uint8_t* sums) {
   const __m512i upper_half = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
@@ -59,7 +59,8 @@ __attribute__((target("avx512f"), noinline)) void DotBf16Row(const uint8_t* a, c
   _mm512_storeu_ps(sums, _mm512_add_ps(_mm512_loadu_ps(sums), sum));
 }
 
-// The AMX operations that a product uses, emulated in memory. The emulation of bf16 requires AVX-512.
+// The AMX operations that a product uses, emulated in memory. The emulation of bf16 requires
+// AVX-512.
 struct EmulatedTiles {
   int rows;       // of tiles of sums and of activations
   int kept_from;  // the first tile of weights
@@ -82,8 +83,8 @@ struct EmulatedTiles {
       std::memcpy(static_cast<uint8_t*>(to) + row * stride, data[kTile][row], 64);
     }
   }
-  // tdpbusd: unsigned bytes of a times signed bytes of b. Not sanitized: every index is that of a tile, and the checks of the
-  // innermost loop took half of the time of the tests of determinism.
+  // tdpbusd: unsigned bytes of a times signed bytes of b. Not sanitized: every index is that of a
+  // tile, and the checks of the innermost loop took half of the time of the tests of determinism.
   template <int kSums, int kA, int kB>
   __attribute__((no_sanitize("address", "undefined"))) void DotBytes() {
     for (int m = 0; m < kSide; ++m) {

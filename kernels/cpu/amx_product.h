@@ -1,5 +1,6 @@
-// Products of q8 and bf16 panels by AMX tile registers, and an emulation of the same tile operations
-// with the same bits, so that machines without AMX test the code around the instructions.
+// Products of q8 and bf16 panels by AMX tile registers, and an emulation of the same tile
+// operations with the same bits, so that machines without AMX test the code around the
+// instructions.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +60,8 @@ class TileSession {
                    float (*out)[kTileSide][kTileBlock]) const;
   // A fold: out[m][n] for a block of rows and `columns` columns, 16 or 32. A row of x is `groups`
   // groups of 32 upper and 32 lower parts, bf16; the parts of a group have the same factors:
-  // w [groups][16] rows of words, `w_row` words apart. Each group adds the sum of its upper products
-  // to the element, then that of its lower ones, as in ProductBf16.
+  // w [groups][16] rows of words, `w_row` words apart. Each group adds the sum of its upper
+  // products to the element, then that of its lower ones, as in ProductBf16.
   void ProductSplit(const TileRows& x, const uint32_t* w, int64_t w_row, int64_t groups,
                     int columns, float* out, int64_t out_row) const;
 

@@ -1,47 +1,30 @@
-// The attention op. Of recurrent kinds a task is some heads of a segment, each from the segment's first
-// token to its last. If threads would wait for the last heads of a long segment, it is divided within its
-// heads instead (attention_long.h). KV kinds are divided by queries and spans of keys
-// (attention_divided.h). Tasks share nothing and bits do not depend on the division, so any number of
-// threads yields the same bits.
-#include <immintrin.h>
-
+// The attention op. Of recurrent kinds a task is some heads of a segment, each from the segment's
+// first token to its last. If threads would wait for the last heads of a long segment, it is
+// divided within its heads instead (attention_long.h). KV kinds are divided by queries and spans of
+// keys (attention_divided.h). Tasks share nothing and bits do not depend on the division, so any
+// number of threads yields the same bits.
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <cstdint>
+#include <iterator>
 #include <optional>
-#include <type_traits>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
-#include "base/half.h"
-#include "kernels/cpu/backend.h"
-#include "kernels/kv_rounding.h"
-#include "kernels/quantize.h"
-
-// These build on one another, in this order.
-// clang-format off
-#include "kernels/cpu/isa_begin.h"
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/register_tile.h"
-#include "kernels/cpu/attention_append.h"
-#include "kernels/cpu/attention_decay.h"
-#include "kernels/cpu/attention_near.h"
-#include "kernels/cpu/attention_prefetch.h"
-#include "kernels/cpu/attention_far.h"
-#include "kernels/cpu/row_scale.h"
-#include "kernels/cpu/integer_tile.h"
-#include "kernels/cpu/attention_far_bytes.h"
-#include "kernels/cpu/attention_near_bytes.h"
-#include "kernels/cpu/attention_rows.h"
-#include "kernels/cpu/attention_queries.h"
-#include "kernels/cpu/attention_head_lines.h"
-#include "kernels/cpu/attention_update.h"
-#include "kernels/cpu/attention_long.h"
-#include "kernels/cpu/attention_elements.h"
-#include "kernels/cpu/attention_cached.h"
-#include "kernels/cpu/attention_far_part.h"
 #include "kernels/cpu/attention_divided.h"
-// clang-format on
+#include "kernels/cpu/attention_far_bytes.h"
+#include "kernels/cpu/attention_head_lines.h"
+#include "kernels/cpu/attention_long.h"
+#include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_near_bytes.h"
+#include "kernels/cpu/attention_prefetch.h"
+#include "kernels/cpu/attention_queries.h"
+#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/attention_update.h"
+#include "kernels/cpu/backend.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -117,8 +100,8 @@ void PrefetchHead(const AttentionSpec& spec, const HeadState& state, int64_t blo
   if (spec.mixed()) prefetch_column(state.near_keys, spec.near_dim(), spec.narrow_block() ? 2 : 4);
 }
 
-// Computes kv heads [first, last), counted over all segments. after: the head that this thread probably
-// computes after them, or last - 1.
+// Computes kv heads [first, last), counted over all segments. after: the head that this thread
+// probably computes after them, or last - 1.
 void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int layer,
                     std::span<const Segment> segments, const AttentionInput& input, float* out,
                     int64_t first, int64_t last, int64_t after, TileUnit tiles, float* memory) {
@@ -128,8 +111,8 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
   const int heads = spec.key_heads();
   for (int64_t i = first; i < last; ++i) {
     const Segment& segment = segments[i / heads];
-    // After the last head: under kQ8 the one that probably follows, else the same head, whose lines are
-    // in cache.
+    // After the last head: under kQ8 the one that probably follows, else the same head, whose lines
+    // are in cache.
     const int64_t following = i + 1 < last ? i + 1 : spec.byte_copy() ? after : i;
     const Segment& of_next = segments[following / heads];
     const HeadState next = RecurrentOf(of_next, layer).Head(static_cast<int>(following % heads));
@@ -150,7 +133,8 @@ void RecurrentHeads(const AttentionSpec& spec, const HeadLayout& layout, int lay
 // A segment is not long if it has fewer rows: its heads take less time than threads need to meet.
 constexpr int kMinLongRows = 2 * kQueryTile;
 
-// Whether threads would idle if every head of the segment were one task of a step of `step_rows` rows.
+// Whether threads would idle if every head of the segment were one task of a step of `step_rows`
+// rows.
 bool IsLong(const Context& context, const AttentionSpec& spec, const Segment& segment,
             int64_t step_rows) {
   if (segment.rows < kMinLongRows) return false;
@@ -159,8 +143,8 @@ bool IsLong(const Context& context, const AttentionSpec& spec, const Segment& se
   return context.Parts(heads_alike, segment.rows / kQueryTile) > 1;
 }
 
-// The ends of tasks, counted in heads over all segments. A task is as many neighbouring heads as leave
-// two tasks for a thread, by rows, at least one and at most a segment's number.
+// The ends of tasks, counted in heads over all segments. A task is as many neighbouring heads as
+// leave two tasks for a thread, by rows, at least one and at most a segment's number.
 std::vector<int64_t> TaskEnds(int threads, int heads, std::span<const Segment> segments) {
   int64_t rows = 0;
   for (const Segment& segment : segments) rows += int64_t{heads} * segment.rows;
@@ -236,4 +220,4 @@ void CpuBackend::Attention(const AttentionSpec& spec, int layer, std::span<const
   }
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,5 +1,14 @@
-// Stores the keys and values of new tokens in a block. Included inside the region of isa_begin.h,
-// after simd.h.
+// Stores the keys and values of new tokens in a block.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/half.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 PS_INLINE void Put(float value, float* out) { *out = value; }
 PS_INLINE void Put(float value, uint16_t* out) { *out = FloatToBf16(value); }
@@ -53,3 +62,5 @@ static void AppendKeys(const float* x, int64_t x_row, int64_t count, int dim, in
     first += run;
   }
 }
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,10 +1,26 @@
-// KV kinds: what a query reads of a KV cache, in tiles of keys at absolute positions, and the sums of a
-// span of tiles. Included inside the region of isa_begin.h, after attention_update.h.
+// KV kinds: what a query reads of a KV cache, in tiles of keys at absolute positions, and the sums
+// of a span of tiles.
 //
-// A span is the tiles that begin in one range of 256 positions. Its sums begin at zero: the largest score
-// so far (softmax) scales them, and a larger one rescales them. The sums of spans are joined in order, so
-// that it makes no difference which tasks compute them. Other kinds than softmax have no largest score,
-// and one span.
+// A span is the tiles that begin in one range of 256 positions. Its sums begin at zero: the largest
+// score so far (softmax) scales them, and a larger one rescales them. The sums of spans are joined
+// in order, so that it makes no difference which tasks compute them. Other kinds than softmax have
+// no largest score, and one span.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cpu/attention_decay.h"
+#include "kernels/cpu/attention_elements.h"
+#include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+#include "kernels/segment.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // Queries that are computed at a time.
 constexpr int kCachedQueries = 48;
@@ -15,7 +31,8 @@ constexpr int kStripTiles = 16;
 // Positions in which the tiles of a span begin.
 constexpr int64_t kSpanPositions = 256;
 
-// The tiles of a layer's keys: the panels of its blocks, counted from the first token of the sequence.
+// The tiles of a layer's keys: the panels of its blocks, counted from the first token of the
+// sequence.
 class KeyTiles {
  public:
   explicit KeyTiles(const AttentionSpec& spec)
@@ -46,9 +63,9 @@ class KeyTiles {
   bool spans_;
 };
 
-// Queries that are computed together: those of `tokens` tokens of a segment from `row` on, in `heads`
-// neighbouring heads of one group. They read the same tiles: their tokens are in one tile, and so are the
-// first ones of their windows.
+// Queries that are computed together: those of `tokens` tokens of a segment from `row` on, in
+// `heads` neighbouring heads of one group. They read the same tiles: their tokens are in one tile,
+// and so are the first ones of their windows.
 struct CachedQueries {
   const Segment* segment;
   int kv_head;
@@ -61,7 +78,8 @@ struct CachedQueries {
   // The spans of these tiles: the first `sink_spans` ones, and `spans` in all.
   int64_t sink_spans = 0, spans = 0;
   int64_t sums = -1;  // where the sums of its spans begin, if they are joined in the end
-  // attention_divided.h: of queries of several segments, and of one segment's that are among such ones.
+  // attention_divided.h: of queries of several segments, and of one segment's that are among such
+  // ones.
   int64_t together = -1, earlier = -1;
 
   int rows() const { return tokens * heads; }
@@ -125,8 +143,8 @@ struct CachedScratch {
   }
 };
 
-// Weights of a tile's tokens of a layer with a window: those of tokens from `sinks` to `first`, both
-// counted in the tile, are zero.
+// Weights of a tile's tokens of a layer with a window: those of tokens from `sinks` to `first`,
+// both counted in the tile, are zero.
 struct WindowWeights {
   int64_t sinks, first;
 
@@ -221,8 +239,8 @@ class CachedHead {
   }
 
  private:
-  // Neighbouring tiles of those that are read. Each phase of the work runs over all of them, because each
-  // phase waits for results of the one before it.
+  // Neighbouring tiles of those that are read. Each phase of the work runs over all of them,
+  // because each phase waits for results of the one before it.
   struct Strip {
     int64_t tiles[kStripTiles];
     int size = 0;
@@ -235,8 +253,8 @@ class CachedHead {
     float factors[kCachedQueries];      // what sums of earlier tiles are multiplied by
   };
 
-  // Adds the far part of a query, whose sums are in the place of its output, to its sums. Both are scaled
-  // to the larger one: the far part by a power of two near its weight.
+  // Adds the far part of a query, whose sums are in the place of its output, to its sums. Both are
+  // scaled to the larger one: the far part by a power of two near its weight.
   void AddFarPart(int64_t row, int head, int m, const SpanSums& sums) const {
     float* far_mass = rows_.input.far_mass == nullptr ? nullptr : rows_.FarMass(row, head);
     if (far_mass != nullptr) *far_mass = 0;
@@ -312,8 +330,8 @@ class CachedHead {
       Store(Mul(Load(row + s), Load(scales + s)), row + s);
   }
 
-  // Of a tile, what its tokens are counted from and how many of them are read: only sinks of one before
-  // the window.
+  // Of a tile, what its tokens are counted from and how many of them are read: only sinks of one
+  // before the window.
   struct TileRange {
     int64_t start, size;
   };
@@ -452,3 +470,5 @@ class CachedHead {
   const QueryTile queries_;
   NearWeight weights_[kCachedQueries];  // of each head
 };
+
+#include "kernels/cpu/isa_end.inc"

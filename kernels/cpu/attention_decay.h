@@ -1,5 +1,13 @@
 // The decay gate: the sums G of a block's log decays, and the factors that they make of weights, of
-// the far part and of a fold. Included inside the region of isa_begin.h, after simd.h.
+// the far part and of a fold.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // How the parts of attention apply a gate: Decay factors multiply lanes of tokens from `s` on.
 struct NoDecay {
@@ -34,8 +42,8 @@ static void AppendDecay(const float* log_decay, int64_t stride, int64_t count, i
   }
 }
 
-// Multiplies the far part of a tile of rows, out [rows][out_row] and denominators [rows], by e^G. sums:
-// of the rows' tokens, which have `heads` rows each.
+// Multiplies the far part of a tile of rows, out [rows][out_row] and denominators [rows], by e^G.
+// sums: of the rows' tokens, which have `heads` rows each.
 static void DecayFarPart(const float* sums, int rows, int heads, float* out, int64_t out_row,
                          float* denominators) {
   float factors[kLanes];
@@ -60,3 +68,5 @@ static float FoldFactors(const float* sums, int64_t block, int64_t padded, float
   Store(Exp(last), kept);
   return kept[0];
 }
+
+#include "kernels/cpu/isa_end.inc"

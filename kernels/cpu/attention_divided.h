@@ -1,11 +1,35 @@
-// KV kinds: how a step's queries are divided among threads. Included inside the region of isa_begin.h,
-// after attention_cached.h.
+// KV kinds: how a step's queries are divided among threads.
 //
-// All keys and values are stored before queries read them. Queries are cut into tasks of equal cost, at the
-// ends of spans if too few queries are together: a few queries of long sequences make as many tasks as many
-// queries of short ones. The spans of queries that several tasks compute are joined in the end.
+// All keys and values are stored before queries read them. Queries are cut into tasks of equal
+// cost, at the ends of spans if too few queries are together: a few queries of long sequences make
+// as many tasks as many queries of short ones. The spans of queries that several tasks compute are
+// joined in the end.
 //
-// Spans of keys that the caches of several segments hold together are computed once for all their queries.
+// Spans of keys that the caches of several segments hold together are computed once for all their
+// queries.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/attention_append.h"
+#include "kernels/cpu/attention_cached.h"
+#include "kernels/cpu/attention_elements.h"
+#include "kernels/cpu/attention_far_part.h"
+#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/attention_update.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // Stores the rows of `run` in their block.
 template <typename Element>
@@ -40,8 +64,8 @@ static void AppendBytes(const HeadRows& rows, KvLayer* cache, int64_t block,
   }
 }
 
-// Stores the keys and values of a range of the rows of a segment after `position` tokens. The cache has
-// their blocks.
+// Stores the keys and values of a range of the rows of a segment after `position` tokens. The cache
+// has their blocks.
 static void AppendCached(const HeadRows& rows, KvLayer* cache, int64_t position,
                          const Range& range) {
   for (int64_t row = range.first; row < range.last;) {
@@ -118,8 +142,8 @@ class CachedAttention {
     return CachedScratch::In(spec_, layout_, &parts);
   }
 
-  // How many tokens from `token` on, at least one and at most `tokens`, are in one tile, and the first
-  // ones of their windows in one.
+  // How many tokens from `token` on, at least one and at most `tokens`, are in one tile, and the
+  // first ones of their windows in one.
   int TokensAlike(int64_t token, int64_t tokens) const {
     const int64_t tile = tiles_.Of(token), window = tiles_.Of(spec_.FirstVisible(token));
     tokens = std::min(tokens, tiles_.First(tile) + tiles_.Size(tile) - token);
@@ -150,8 +174,8 @@ class CachedAttention {
     }
   }
 
-  // Whether all queries of a segment, of each kv head, are computed together. Then the task of their last
-  // span stores their keys and values, which no other span reads.
+  // Whether all queries of a segment, of each kv head, are computed together. Then the task of
+  // their last span stores their keys and values, which no other span reads.
   bool Together(const CachedQueries& of) const {
     return of.tokens == of.segment->rows && of.heads == spec_.query_group();
   }
@@ -159,9 +183,9 @@ class CachedAttention {
   // Segments that share fewer spans are computed apart: to join the sums takes as long.
   static constexpr int64_t kMinSharedSpans = 4;
 
-  // Finds the spans that are before the tokens of several segments and whose blocks all of these hold, from
-  // the first span on, since what they share is how their texts begin. Each query's sums are of the same
-  // operations as alone.
+  // Finds the spans that are before the tokens of several segments and whose blocks all of these
+  // hold, from the first span on, since what they share is how their texts begin. Each query's sums
+  // are of the same operations as alone.
   void ComputeTogether() {
     if (spec_.kind != AttentionKind::kSoftmax || spec_.window > 0) return;
     std::vector<Members> groups(1);
@@ -243,7 +267,8 @@ class CachedAttention {
     }
   }
 
-  // Leaves a span to queries of several segments, which have its sums at `place` for the first kv head.
+  // Leaves a span to queries of several segments, which have its sums at `place` for the first kv
+  // head.
   void BeginAfter(int64_t span, int64_t i, const SumsPlace& place) {
     if (queries_[i].earlier < 0) earlier_.emplace_back();
     const int64_t earlier =
@@ -293,7 +318,8 @@ class CachedAttention {
     });
   }
 
-  // Of a span of queries: its keys and values are read once, which takes the time of about two queries.
+  // Of a span of queries: its keys and values are read once, which takes the time of about two
+  // queries.
   static int64_t Cost(const CachedQueries& of) { return 2 + of.rows(); }
 
   // The ends of tasks. Queries that are less than half a task stay whole.
@@ -319,8 +345,8 @@ class CachedAttention {
     return ends;
   }
 
-  // Gives memory to the sums that are joined in the end: of queries that several tasks compute, or that
-  // have sums of earlier spans.
+  // Gives memory to the sums that are joined in the end: of queries that several tasks compute, or
+  // that have sums of earlier spans.
   void PrepareJoins(const std::vector<Place>& ends) {
     for (const Place& end : ends) {
       if (end.span > 0) GiveSums(&queries_[end.queries]);
@@ -424,3 +450,5 @@ class CachedAttention {
   float* shared_ = nullptr;
   const float* far_weights_ = nullptr;  // FarPart::weights
 };
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,5 +1,13 @@
-// Elements of keys and values in a KV cache: F32, F16 or int8_t (kernels/kv_rounding.h). Included inside
-// the region of isa_begin.h, after attention_near.h and attention_append.h.
+// Elements of keys and values in a KV cache: F32, F16 or int8_t (kernels/kv_rounding.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/register_tile.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/kv_rounding.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 struct F32 {
   float value;
@@ -12,8 +20,8 @@ PS_INLINE V LoadElements(const F32* p) { return Load(&p->value); }
 PS_INLINE V LoadElements(const F16* p) { return LoadF16(&p->bits); }
 PS_INLINE V LoadElements(const int8_t* p) { return LoadSignedBytes(p); }
 
-// B of a product as such elements. Prefetches what is `ahead` bytes after a row: the hardware's prefetchers
-// stop at the end of a page, and a tile is as short as one.
+// B of a product as such elements. Prefetches what is `ahead` bytes after a row: the hardware's
+// prefetchers stop at the end of a page, and a tile is as short as one.
 template <typename Element>
 struct ElementRows {
   static constexpr int kStep = 1;
@@ -68,3 +76,5 @@ static float QuantizeForCache(const float* x, int size, int8_t* bytes) {
   if (whole < size) StoreSignedBytes(Mul(LoadMasked(x + whole, tail), inverse), bytes + whole);
   return scale.scale;
 }
+
+#include "kernels/cpu/isa_end.inc"

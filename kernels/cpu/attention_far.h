@@ -1,6 +1,20 @@
 // The far part: features of queries read the state, and features of a full block's keys are folded
-// into it. Included inside the region of isa_begin.h, after simd.h, register_tile.h,
-// attention_decay.h and attention_prefetch.h.
+// into it.
+#pragma once
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/amx_product.h"
+#include "kernels/cpu/attention_decay.h"
+#include "kernels/cpu/parts.h"
+#include "kernels/cpu/register_tile.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // Calls use(phi, f) for each vector of phi(x) of a query, features f, f + 1, ... in order: packed
 // symmetric products; products of off-diagonal tiles are doubled (state.h). x [dim], dim a multiple
@@ -264,3 +278,5 @@ static void FoldBlock(const AttentionSpec& spec, const HeadLayout& layout, const
   fold.kept = FoldFactors(state.decay_sums, spec.block, layout.padded_block, factors);
   FoldFeatures(fold, features, FoldDecay{factors});
 }
+
+#include "kernels/cpu/isa_end.inc"

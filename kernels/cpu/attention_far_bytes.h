@@ -1,9 +1,25 @@
-// The far part of states that are read at one byte (StateFormat::kQ8): a copy of S as 8-bit integers
-// (kernels/state_bytes.h), its products with features, and folds of values as 8-bit integers.
-// Included inside the region of isa_begin.h, after row_scale.h, integer_tile.h and attention_far.h.
+// The far part of states that are read at one byte (StateFormat::kQ8): a copy of S as 8-bit
+// integers (kernels/state_bytes.h), its products with features, and folds of values as 8-bit
+// integers.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/attention_far.h"
+#include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_prefetch.h"
+#include "kernels/cpu/integer_tile.h"
+#include "kernels/cpu/parts.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+#include "kernels/quantize.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // A panel of features, times the scales of the tokens' values, as float32 and then as 16-bit
-// integers with one scale for each feature. The values of the block are integers in pairs of tokens.
+// integers with one scale for each feature. The values of the block are integers in pairs of
+// tokens.
 struct IntegerFold {
   static constexpr int kRows = kQueryTile;
   static_assert(kRows <= kLanes && kRows < kFoldRows);
@@ -60,8 +76,8 @@ static void ColumnMagnitudes(const HeadLayout& layout, const HeadState& state, c
   }
 }
 
-// inverses [dp] of the columns' scales. magnitudes [parts][dp]: of ranges that cover all rows, in any
-// order, since a maximum is exact. Stores the scales in the state too if `stores`.
+// inverses [dp] of the columns' scales. magnitudes [parts][dp]: of ranges that cover all rows, in
+// any order, since a maximum is exact. Stores the scales in the state too if `stores`.
 static void ColumnInverses(const HeadLayout& layout, const HeadState& state,
                            const float* magnitudes, int64_t parts, bool stores, float* inverses) {
   const int64_t dp = layout.padded_dim;
@@ -80,8 +96,8 @@ static void ColumnInverses(const HeadLayout& layout, const HeadState& state,
   }
 }
 
-// Makes a range of rows of the head's copy from S; it begins at an even row and ends at one or at the
-// last row. The first range stores the scales of columns. magnitudes [parts][dp]: of all rows
+// Makes a range of rows of the head's copy from S; it begins at an even row and ends at one or at
+// the last row. The first range stores the scales of columns. magnitudes [parts][dp]: of all rows
 // (ColumnMagnitudes). scratch: 2 dp floats.
 static void CopyRows(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
                      const Range& rows, const float* magnitudes, int64_t parts, float* scratch) {
@@ -154,9 +170,9 @@ struct ScaledFeatures {
   }
 };
 
-// out [rows][dp] = phi S, of the copy, and dots [rows] = phi z. q: rows of far_dim() elements, `q_row`
-// apart. wide: the copy widened, or null to read it. phi: scratch, rows of whole vectors; words:
-// scratch. prefetcher: null if `wide` is not.
+// out [rows][dp] = phi S, of the copy, and dots [rows] = phi z. q: rows of far_dim() elements,
+// `q_row` apart. wide: the copy widened, or null to read it. phi: scratch, rows of whole vectors;
+// words: scratch. prefetcher: null if `wide` is not.
 static void ReadCopy(const AttentionSpec& spec, const HeadLayout& layout, const HeadState& state,
                      const int16_t* wide, const float* q, int64_t q_row, int rows, float* phi,
                      const IntegerRows& words, LinePrefetcher* prefetcher, float* out,
@@ -187,3 +203,5 @@ static void ReadCopy(const AttentionSpec& spec, const HeadLayout& layout, const 
                      output);
   }
 }
+
+#include "kernels/cpu/isa_end.inc"

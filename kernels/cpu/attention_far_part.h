@@ -1,11 +1,33 @@
-// The far part of a window (AttentionSpec::far_size): folds the blocks of its cache that leave it, and
-// computes what queries read of their sums. A task is a kv head of a segment, from the segment's first token
-// to its last. Included inside the region of isa_begin.h, after attention_update.h and attention_elements.h.
+// The far part of a window (AttentionSpec::far_size): folds the blocks of its cache that leave it,
+// and computes what queries read of their sums. A task is a kv head of a segment, from the
+// segment's first token to its last.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/attention_append.h"
+#include "kernels/cpu/attention_elements.h"
+#include "kernels/cpu/attention_far_bytes.h"
+#include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_near_bytes.h"
+#include "kernels/cpu/attention_queries.h"
+#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/attention_update.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 class FarPart {
  public:
-  // Writes the sums of weights times values, without AttentionSpec::FarFactor, to `out`, those of weights to
-  // weights(). All keys and values that are folded are in the caches.
+  // Writes the sums of weights times values, without AttentionSpec::FarFactor, to `out`, those of
+  // weights to weights(). All keys and values that are folded are in the caches.
   FarPart(Context* context, const AttentionSpec& spec, int layer, std::span<const Segment> segments,
           const AttentionInput& input, float* out)
       : context_(*context),
@@ -69,8 +91,8 @@ class FarPart {
     }
   }
 
-  // Folds the block of the cache that begins at token `first`, without the sinks. The block buffer holds it
-  // until then.
+  // Folds the block of the cache that begins at token `first`, without the sinks. The block buffer
+  // holds it until then.
   void Fold(KvLayer* cache, int64_t first, const HeadRows& rows, const HeadState& state,
             const ThreadScratch& scratch) const {
     const int64_t block = first / far_.block, dim = far_.far_dim(), bp = layout_.padded_block;
@@ -154,3 +176,5 @@ class FarPart {
   float* const out_;
   std::vector<float> weights_;
 };
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,5 +1,18 @@
 // The cache lines that a decode step reads and writes of a head under StateFormat::kQ8
-// (attention_prefetch.h). Included inside the region of isa_begin.h, after attention_queries.h.
+// (attention_prefetch.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/attention_prefetch.h"
+#include "kernels/cpu/attention_queries.h"
+#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/integer_tile.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // The lines of a decode step's head. They are the same for all heads with the same number of tokens
 // in the block buffer.
@@ -76,3 +89,5 @@ class HeadLines {
   int64_t block_offset_ = -1;
   bool has_past_ = false;
 };
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,12 +1,31 @@
-// Recurrent kinds: segments that are long for the number of threads, whose heads are divided too. Included
-// inside the region of isa_begin.h, after attention_update.h.
+// Recurrent kinds: segments that are long for the number of threads, whose heads are divided too.
 //
 // They go from block to block, all heads of all long segments at once. For each block:
 //   fold    ranges of features of S, with the block before it; nothing else writes S
 //   append  ranges of tokens; under kQ8 also ranges of the copy of S, whose scales need all of S
 //   query   ranges of the block's queries, which only read
-// A range computes the outputs that one thread would have computed, with the same operations, so the
-// bits do not depend on the ranges.
+// A range computes the outputs that one thread would have computed, with the same operations, so
+// the bits do not depend on the ranges.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/attention_far.h"
+#include "kernels/cpu/attention_far_bytes.h"
+#include "kernels/cpu/attention_near_bytes.h"
+#include "kernels/cpu/attention_queries.h"
+#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/attention_update.h"
+#include "kernels/cpu/context.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // A head of a long segment, and its rows in the current block.
 struct LongHead {
@@ -19,7 +38,8 @@ struct LongHead {
   bool stale = false;  // what is read of the state must be made first, since it was loaded
   SegmentInBlock run = {};
 
-  // Whether the copy of S is made before the queries of `run`. All runs but the first begin a block.
+  // Whether the copy of S is made before the queries of `run`. All runs but the first begin a
+  // block.
   bool copies() const {
     return rows.spec.byte_copy() && run.has_past && (stale || run.block_offset == 0);
   }
@@ -89,8 +109,8 @@ class LongSegments {
 
   static int64_t Units(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
 
-  // Calls fn(head, part, thread) for the parts of every head. units: into how many parts the work of
-  // a head can be cut.
+  // Calls fn(head, part, thread) for the parts of every head. units: into how many parts the work
+  // of a head can be cut.
   template <typename Fn>
   void ForParts(int64_t units, const Fn& fn) {
     const int64_t heads = std::ssize(active_), parts = context_.Parts(heads, units);
@@ -209,3 +229,5 @@ class LongSegments {
   std::vector<LongHead> heads_;
   std::vector<LongHead*> active_;  // the heads with rows left
 };
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,5 +1,15 @@
-// The near part: weights of the keys of one block, and sums of its values in token order. Included
-// inside the region of isa_begin.h, after simd.h, register_tile.h and attention_decay.h.
+// The near part: weights of the keys of one block, and sums of its values in token order.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cpu/register_tile.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // Queries that attention processes at a time.
 constexpr int kQueryTile = 12;
@@ -161,10 +171,10 @@ static void WeighRow(const NearWeight& weight, const Decay& decay, float top, in
 }
 #undef PS_LAMBDA
 
-// out [rows][values_row] += weights values, over the block's tokens in order. The rows are queries of
-// tokens that follow one another, `heads` of each. Tokens that all rows attend to are added by the
-// tile, the few tokens after them for each token of queries, so that no later token enters a row, not
-// even times zero.
+// out [rows][values_row] += weights values, over the block's tokens in order. The rows are queries
+// of tokens that follow one another, `heads` of each. Tokens that all rows attend to are added by
+// the tile, the few tokens after them for each token of queries, so that no later token enters a
+// row, not even times zero.
 template <typename Key, typename Value>
 static void AddValues(int rows, int64_t first, int64_t block_size, const float* weights,
                       const NearBlock<Key, Value>& block, int vectors, float* out, int heads = 1) {
@@ -181,3 +191,5 @@ static void AddValues(int rows, int64_t first, int64_t block_size, const float* 
                     vectors, out + m * block.values_row, block.values_row, true);
   }
 }
+
+#include "kernels/cpu/isa_end.inc"

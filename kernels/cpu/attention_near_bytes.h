@@ -1,6 +1,20 @@
-// The near part of states that are read at one byte (StateFormat::kQ8): keys and values of the block
-// as 8-bit integers with one scale for each token, made from the bf16 ones of the block buffer.
-// Included inside the region of isa_begin.h, after attention_near.h and integer_tile.h.
+// The near part of states that are read at one byte (StateFormat::kQ8): keys and values of the
+// block as 8-bit integers with one scale for each token, made from the bf16 ones of the block
+// buffer.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/half.h"
+#include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_prefetch.h"
+#include "kernels/cpu/integer_tile.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+#include "kernels/quantize.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 PS_INLINE BytePairRows RowsOf(const int8_t* data, int64_t stride, LinePrefetcher* prefetcher) {
   return {data, stride, prefetcher};
@@ -63,8 +77,8 @@ static void Scores(const QueryTile& t, const ByteBlock<IntegerKeys<Element>, Ele
                    {scores, block.scores_row, block.keys.scales, /*accumulate=*/false});
 }
 
-// As in attention_near.h; the weights are overwritten. A token after a row's last one enters the row
-// as an integer times zero, which is exactly zero whatever the buffer holds there.
+// As in attention_near.h; the weights are overwritten. A token after a row's last one enters the
+// row as an integer times zero, which is exactly zero whatever the buffer holds there.
 template <typename Keys, typename Element>
 static void AddValues(int rows, int64_t first, int64_t block_size, float* weights,
                       const ByteBlock<Keys, Element>& block, int vectors, float* out, int heads) {
@@ -126,3 +140,5 @@ static void MakeBlockBytes(const AttentionSpec& spec, const HeadLayout& layout,
     }
   }
 }
+
+#include "kernels/cpu/isa_end.inc"

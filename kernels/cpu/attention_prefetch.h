@@ -1,12 +1,19 @@
-// Prefetches of a decode step under StateFormat::kQ8. A head's time is that of its bytes from memory,
-// and a part of its work reads none. So the loops of a head prefetch the cache lines of the head after
-// it, a few in each iteration: memory is busy throughout, and a loop finds its operands in L2. A
-// burst of prefetches would fill the line-fill buffers and stop the loads after it. Included inside
-// the region of isa_begin.h, after simd.h.
+// Prefetches of a decode step under StateFormat::kQ8. A head's time is that of its bytes from
+// memory, and a part of its work reads none. So the loops of a head prefetch the cache lines of the
+// head after it, a few in each iteration: memory is busy throughout, and a loop finds its operands
+// in L2. A burst of prefetches would fill the line-fill buffers and stop the loads after it.
+#pragma once
 
-// Lines that an iteration prefetches of a loop over vectors of floats in cache, over vectors that are
-// scaled, over vectors of features that are made (attention_far_bytes.h), and of a product over pairs
-// (integer_tile.h): together about the lines of a head.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
+
+// Lines that an iteration prefetches of a loop over vectors of floats in cache, over vectors that
+// are scaled, over vectors of features that are made (attention_far_bytes.h), and of a product over
+// pairs (integer_tile.h): together about the lines of a head.
 constexpr int kLinesOfAVector = 1;
 constexpr int kLinesOfAScaledVector = 2;
 constexpr int kLinesOfAFeatureVector = 3;
@@ -62,3 +69,5 @@ class LinePrefetcher {
   const char* base_;
   const int32_t *next_, *end_;
 };
+
+#include "kernels/cpu/isa_end.inc"

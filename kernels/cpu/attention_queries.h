@@ -1,5 +1,20 @@
-// Queries of a recurrent kind: tiles of them read the far state and the block. Included inside the
-// region of isa_begin.h, after attention_rows.h.
+// Queries of a recurrent kind: tiles of them read the far state and the block.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/attention_decay.h"
+#include "kernels/cpu/attention_far.h"
+#include "kernels/cpu/attention_far_bytes.h"
+#include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_near_bytes.h"
+#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/register_tile.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // From this number of queries on, 16-bit blocks and states are widened first. The bits are the
 // same.
@@ -46,9 +61,9 @@ static float WeighNearRow(const NearWeight& weight, const HeadState& state, int6
   return ReduceAdd(lanes);
 }
 
-// Computes a tile of queries, whose first token is at `first` of the block. has_past: whether there is a
-// far state. wide: what is read of S, widened to float32 (kQ8: to 16-bit integers), or null to read it
-// as it is.
+// Computes a tile of queries, whose first token is at `first` of the block. has_past: whether there
+// is a far state. wide: what is read of S, widened to float32 (kQ8: to 16-bit integers), or null to
+// read it as it is.
 template <typename Block>
 static void BlockTile(const HeadRows& rows, const HeadState& state, const GroupTile& tile,
                       int64_t first, bool has_past, const Block& block, const float* wide,
@@ -169,3 +184,5 @@ static void WideQueries(const HeadRows& rows, const HeadState& state, const Segm
       {keys, spec.near_dim()}, rows.layout.padded_block, values, rows.layout.padded_dim};
   BlockQueries(rows, state, run, block, narrow ? wide.state : state.s, scratch);
 }
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,6 +1,21 @@
 // The rows of a segment as attention reads and writes them for one head, and a thread's memory for
-// them. Included inside the region of isa_begin.h, after attention_near.h, attention_far.h and
-// integer_tile.h.
+// them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/amx_product.h"
+#include "kernels/cpu/attention_far.h"
+#include "kernels/cpu/attention_near.h"
+#include "kernels/cpu/attention_prefetch.h"
+#include "kernels/cpu/integer_tile.h"
+#include "kernels/cpu/parts.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // The rows of a segment in the batch, for one head of keys and values.
 struct HeadRows {
@@ -86,15 +101,16 @@ struct SegmentInBlock {
   bool folds() const { return has_past && block_offset == 0; }
 };
 
-// The rows from `row` on, of a segment of `rows` rows after `position` tokens, that are in one block.
+// The rows from `row` on, of a segment of `rows` rows after `position` tokens, that are in one
+// block.
 static SegmentInBlock RowsInBlock(const AttentionSpec& spec, int64_t position, int64_t row,
                                   int64_t rows) {
   const int64_t token = position + row, offset = token % spec.block;
   return {row, std::min<int64_t>(rows - row, spec.block - offset), offset, token >= spec.block};
 }
 
-// Queries that are computed at a time: those of `tokens` tokens from `row` on, in `heads` neighbouring
-// heads of the group that reads the kv head. They read it once.
+// Queries that are computed at a time: those of `tokens` tokens from `row` on, in `heads`
+// neighbouring heads of the group that reads the kv head. They read it once.
 struct GroupTile {
   int64_t row;
   int tokens;
@@ -114,8 +130,9 @@ struct GroupTiling {
   }
 };
 
-// The queries of a tile, token by token: where they lie, or copied to `scratch` if no stride reaches
-// all. first: of the tile's first token and head; those of the next token are `token_row` floats apart.
+// The queries of a tile, token by token: where they lie, or copied to `scratch` if no stride
+// reaches all. first: of the tile's first token and head; those of the next token are `token_row`
+// floats apart.
 static QueryTile TileQueries(const GroupTile& tile, const float* first, int64_t token_row, int dim,
                              float* scratch) {
   if (tile.heads == 1) return {first, token_row, tile.tokens, dim};
@@ -183,3 +200,5 @@ struct TileScratch {
     return scratch;
   }
 };
+
+#include "kernels/cpu/isa_end.inc"

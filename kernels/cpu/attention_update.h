@@ -1,7 +1,25 @@
 // What changes the state of a head of a recurrent kind: tokens are appended to the block buffer, a
 // full block is folded, and what queries read is made and widened. Functions take a range of tokens
-// or of features, so that one thread or several do the same work with the same bits. Included inside
-// the region of isa_begin.h, after attention_queries.h.
+// or of features, so that one thread or several do the same work with the same bits.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/amx_product.h"
+#include "kernels/cpu/attention_append.h"
+#include "kernels/cpu/attention_decay.h"
+#include "kernels/cpu/attention_far.h"
+#include "kernels/cpu/attention_far_bytes.h"
+#include "kernels/cpu/attention_near_bytes.h"
+#include "kernels/cpu/attention_queries.h"
+#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/integer_tile.h"
+#include "kernels/cpu/parts.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/state.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // Ranges of features meet at multiples of kFeatureUnit, those of tokens at multiples of kTokenUnit:
 // two ranges share no pair of rows and no vector of keys.
@@ -125,8 +143,8 @@ static void PairFoldBytes(const HeadRows& rows, const HeadState& state, const Ra
 }
 
 // Writes the bf16 values of tokens in pairs, out [bp / 2][dp][2], and zeros after the block's last
-// token. Whole pairs: the second value of the last one may be of a token that has not arrived, and is
-// written again when it does.
+// token. Whole pairs: the second value of the last one may be of a token that has not arrived, and
+// is written again when it does.
 static void PairFoldValues(const HeadRows& rows, const HeadState& state, const Range& tokens,
                            uint32_t* out) {
   if (rows.spec.byte_copy()) return PairFoldBytes(rows, state, tokens, out);
@@ -182,3 +200,5 @@ static void WidenTokens(const HeadRows& rows, const HeadState& state, const Rang
   if (rows.spec.mixed()) WidenKeys(rows, state, tokens, wide);
   WidenValues(rows, state, tokens, wide.values);
 }
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,5 +1,5 @@
 // The cpu backend for one instruction set. The op files, which define its member functions, are
-// compiled once for each set (isa_begin.h), so each set has a class of its own in its namespace.
+// compiled once for each set (isa_begin.inc), so each set has a class of its own in its namespace.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,9 @@
 #include "kernels/angles.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/isa_name.h"
 #include "kernels/cpu/packed_matrix.h"
 #include "kernels/cpu/state.h"
-
-#if !defined(PS_ISA)
-// For editors and clang-tidy, which read a file without CMake's definitions.
-#define PS_ISA avx512
-#define PS_ISA_AVX512 1
-#endif
 
 namespace polysketch::cpu::PS_ISA {
 
@@ -72,8 +67,8 @@ class CpuBackend final : public Backend {
   // Computes cos_sin_, unless it belongs to these positions and thetas already: a sine and a cosine
   // in float64 are slow, and every layer of a step rotates by the same angles.
   void UpdateAngles(std::span<const int64_t> positions, std::span<const float> thetas);
-  // Rope of `heads` neighbouring heads x [heads, head_dim] of a token, after UpdateAngles; without a
-  // rotation if `rotates` is false.
+  // Rope of `heads` neighbouring heads x [heads, head_dim] of a token, after UpdateAngles; without
+  // a rotation if `rotates` is false.
   void RotateHeads(const float* x, int64_t token, int heads, int head_dim, bool rotates,
                    float* out) const;
 

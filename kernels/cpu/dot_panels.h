@@ -1,5 +1,5 @@
 // Products of rows of 32-bit words with panels of 32-bit words: four bytes (q8 weights) or two
-// bf16. Included inside the region of isa_begin.h, after simd.h and panel_tiles.h.
+// bf16.
 //
 // A Format defines the arithmetic of a word:
 //   Sum                          a vector of sums
@@ -8,6 +8,20 @@
 //   Scale(w, column)             what Value needs of sixteen columns
 //   Value(sum, scale, x, row)    the result
 // A sum is one sequence of Dots over the whole depth, so its bits do not depend on the tile.
+#pragma once
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cpu/gate_lanes.h"
+#include "kernels/cpu/panel_tiles.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // Rows of activations as words, `row_size` bytes apart; a scale for each row, or null. magnitudes:
 // null, or where a Format's Value keeps the largest |result| of each row, in 16 lanes.
@@ -67,8 +81,8 @@ PS_INLINE void DotSums(const PackedMatrix& w, const WordRows& x, int64_t row, bo
                           acc);
 }
 
-// The result's lines are in another core's cache or in memory, unless the thread is alone: they arrive
-// during the product.
+// The result's lines are in another core's cache or in memory, unless the thread is alone: they
+// arrive during the product.
 template <int MR, int NV>
 PS_INLINE void PrefetchResult(const Epilogue& e, int64_t row, int64_t column) {
 #pragma GCC unroll 16
@@ -170,8 +184,9 @@ void DotPanel(const Product& p, const WordRows& x, const Range& rows, PanelPair 
   }
 }
 
-// One row times kSingleRowPanels neighbouring panels. With AVX2 it prefetches as many from `next` on:
-// its loop is too long for the processor to look far ahead. With AVX-512 that costs more than it gains.
+// One row times kSingleRowPanels neighbouring panels. With AVX2 it prefetches as many from `next`
+// on: its loop is too long for the processor to look far ahead. With AVX-512 that costs more than
+// it gains.
 template <typename Format>
 void DotSingleRow(const Product& p, const WordRows& x, int64_t panel, int64_t next) {
   const PackedMatrix& w = p.w;
@@ -209,8 +224,8 @@ void DotSingleRow(const Product& p, const WordRows& x, int64_t panel, int64_t ne
 template <typename Format>
 void DotPanels(const Product& p, const WordRows& x) {
   const int64_t panels = p.result_panels(), threads = p.threads();
-  // Few rows: kSingleRowPanels neighbours at once. Many rows: enough tasks that threads end at about the
-  // same time.
+  // Few rows: kSingleRowPanels neighbours at once. Many rows: enough tasks that threads end at
+  // about the same time.
   const bool few = p.rows <= kTileRows<kPanelVectors>;
   const int64_t wanted = few ? kSingleRowPanels : panels / (4 * threads);
   const int64_t group = std::clamp<int64_t>(wanted, 1, kSingleRowPanels);
@@ -223,3 +238,5 @@ void DotPanels(const Product& p, const WordRows& x) {
     }
   });
 }
+
+#include "kernels/cpu/isa_end.inc"

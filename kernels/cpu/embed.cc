@@ -2,7 +2,7 @@
 #include "kernels/angles.h"
 #include "kernels/cpu/backend.h"
 
-#include "kernels/cpu/isa_begin.h"
+#include "kernels/cpu/isa_begin.inc"
 
 void CpuBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens,
                        std::span<const int64_t> positions, float* out) {
@@ -29,4 +29,4 @@ void CpuBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens,
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,18 +1,13 @@
 // The feature maps of the kinds linear, performer and affine_square.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
-#include "kernels/cpu/row_ops.h"
-
-// These build on one another, in this order.
-// clang-format off
-#include "kernels/cpu/isa_begin.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/cpu/register_tile.h"
-// clang-format on
+#include "kernels/cpu/row_ops.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -96,4 +91,4 @@ void CpuBackend::HeadMaps(const float* x, int64_t rows, int heads, int width, co
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,13 +1,8 @@
-#include <immintrin.h>
-
-#include "kernels/cpu/row_ops.h"
-
-// These build on one another, in this order.
-// clang-format off
-#include "kernels/cpu/isa_begin.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/cpu/gate_lanes.h"
-// clang-format on
+#include "kernels/cpu/row_ops.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 void GeluArray(const float* x, int64_t size, float* out) {
   int64_t i = 0;
@@ -46,4 +41,4 @@ void CpuBackend::Gate(GateKind gate, const float* up, int64_t rows, int hidden, 
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,4 +1,10 @@
-// The gate of an MLP. Included inside the region of isa_begin.h, after simd.h.
+// The gate of an MLP.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+#include "kernels/matrix.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // u * gate(g).
 template <GateKind kGate>
@@ -9,3 +15,5 @@ PS_INLINE V GateLanes(V u, V g) {
     return Mul(u, Silu(g));
   }
 }
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,16 +1,20 @@
-// gelu for results that are rounded to 8-bit integers or to bf16. Included inside the region of
-// isa_begin.h, after simd.h.
+// gelu for results that are rounded to 8-bit integers or to bf16.
 //
 // gelu in its tanh form, within 1e-5 + 4e-6 |x| of it. A row whose largest element is 1 is rounded
-// to within 3.9e-3 or, its elements near 1, to 2e-3; a larger error of gelu would round more elements
-// the other way (tests/engine/model/golden_test.cc). NaN stays NaN.
+// to within 3.9e-3 or, its elements near 1, to 2e-3; a larger error of gelu would round more
+// elements the other way (tests/engine/model/golden_test.cc). NaN stays NaN.
+#pragma once
+
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 #if defined(PS_ISA_AVX512)
 
 // x / 2 + p(|x|): p is quadratic in each of 31 pieces of equal length, centred at multiples of
-// 1 / kPiecesOfOne, and |x| / 2 beyond them, from 4.25 on. In each piece p minimises the largest error
-// over 1e-5 + 4e-6 |x|, which is 0.85 at most (Remez exchange in float64). Half the operations of the
-// polynomial below, and lookups have a port of their own.
+// 1 / kPiecesOfOne, and |x| / 2 beyond them, from 4.25 on. In each piece p minimises the largest
+// error over 1e-5 + 4e-6 |x|, which is 0.85 at most (Remez exchange in float64). Half the
+// operations of the polynomial below, and lookups have a port of their own.
 alignas(64) static constexpr float kGeluPieces[3][32] = {
     {-0x1.a6021ep-24f, -0x1.077964p-14f, -0x1.239b40p-10f, -0x1.6759bap-8f, -0x1.0b20b2p-6f,
      -0x1.2b8e02p-5f,  -0x1.17527cp-4f,  -0x1.c817aep-4f,  -0x1.503612p-3f, -0x1.c88740p-3f,
@@ -48,8 +52,8 @@ PS_INLINE V GeluBeforeRounding(V x) {
 
 #else
 
-// x (1/2 + P(c)), c = x clamped to [-4.4, 4.4], P odd of degree 19 with P(4.4) = 1/2. P minimises the
-// largest error of x P(x) on [0, 4.4], 9e-6 (a linear program over its Chebyshev coefficients).
+// x (1/2 + P(c)), c = x clamped to [-4.4, 4.4], P odd of degree 19 with P(4.4) = 1/2. P minimises
+// the largest error of x P(x) on [0, 4.4], 9e-6 (a linear program over its Chebyshev coefficients).
 // Beyond, P is constant and gelu is 0 or x to within 9e-6. The second term of the bound is the
 // rounding of P where its terms cancel. Two thirds of the operations of Gelu, without a division.
 PS_INLINE V GeluBeforeRounding(V x) {
@@ -69,3 +73,5 @@ PS_INLINE V GeluBeforeRounding(V x) {
 }
 
 #endif
+
+#include "kernels/cpu/isa_end.inc"

@@ -1,8 +1,17 @@
 // Products of 16-bit integers with 8-bit ones, for states that are read at one byte: register tiles
 // of MR rows x NV vectors of columns over pairs of k,
 //   acc[m][n] += a[m][2 k] b[2 k][n] + a[m][2 k + 1] b[2 k + 1][n].
-// Integer sums are exact, so neither tiles nor instruction sets change a bit. Included inside the
-// region of isa_begin.h, after simd.h, register_tile.h, row_scale.h and attention_prefetch.h.
+// Integer sums are exact, so neither tiles nor instruction sets change a bit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/attention_prefetch.h"
+#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // The largest magnitude of a 16-bit operand, and the pairs whose products fit a 32-bit sum:
 // 2 * 256 * 32767 * 127 < 2^31. Longer products are sums of float32, in order.
@@ -85,8 +94,8 @@ static void IntegerTile(const IntegerRows& a, int64_t row, int64_t pairs, const 
       }
     };
     int64_t k = first;
-    // A single row has too few sums to cover the latency of DotWords: those of odd pairs are apart, if
-    // there are registers for them.
+    // A single row has too few sums to cover the latency of DotWords: those of odd pairs are apart,
+    // if there are registers for them.
     if constexpr (MR == 1 && NV <= kMaxTileVectors) {
       for (; k + 2 <= end; k += 2) {
         add(k, acc);
@@ -168,8 +177,8 @@ PS_INLINE void RoundVectors(const float* x, int64_t size, float inverse, int16_t
   if (i < size) StoreSignedWords(Mul(Load(x + i), factor), out + i);
 }
 
-// Rounds rows [0, rows) of x, `x_row` apart, to rows of `out` with one scale each. size(m): the floats of
-// row m, whole vectors. magnitudes [kLanes]: the largest |x| of each row; rows <= kLanes.
+// Rounds rows [0, rows) of x, `x_row` apart, to rows of `out` with one scale each. size(m): the
+// floats of row m, whole vectors. magnitudes [kLanes]: the largest |x| of each row; rows <= kLanes.
 template <typename Size>
 static void RoundRows(const float* x, int64_t x_row, int rows, const Size& size,
                       const float* magnitudes, const IntegerRows& out) {
@@ -224,10 +233,12 @@ PS_INLINE float ScaleRowBy(const float* y, int64_t size, float* x, const Lines& 
   return ReduceMagnitude(largest);
 }
 
-// x[i] *= y[i], i < size, and zeros up to a whole vector. Returns the largest magnitude. prefetcher:
-// may be null.
+// x[i] *= y[i], i < size, and zeros up to a whole vector. Returns the largest magnitude.
+// prefetcher: may be null.
 static float ScaleBy(const float* y, int64_t size, float* x, LinePrefetcher* prefetcher) {
   if (prefetcher == nullptr) return ScaleRowBy(y, size, x, NoLines());
   const int64_t lines = RoundUpToLanes(size) / kLanes * kLinesOfAScaledVector;
   return ScaleRowBy(y, size, x, prefetcher->Take(lines));
 }
+
+#include "kernels/cpu/isa_end.inc"

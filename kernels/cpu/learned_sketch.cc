@@ -1,15 +1,13 @@
 // The learned sketch in one pass: a task computes both branches for a tile of rows in its own
 // cache, so that only inputs are read from memory and only sketches written to it. The weights of a
 // layer, some hundred KB, stay in L2 across tiles.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/row_ops.h"
-
-#include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -76,4 +74,4 @@ void CpuBackend::LearnedSketch(const SketchNetwork& net, const float* x, int64_t
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,11 +1,9 @@
-#include <immintrin.h>
-
 #include <algorithm>
 
 #include "kernels/cpu/backend.h"
-
-#include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -41,4 +39,4 @@ void CpuBackend::LogSigmoid(const float* x, int64_t size, float* out) {
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

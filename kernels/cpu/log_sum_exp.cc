@@ -1,13 +1,11 @@
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "kernels/cpu/backend.h"
-
-#include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -34,4 +32,4 @@ void CpuBackend::LogSumExp(const float* x, int64_t rows, int64_t width, float* o
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

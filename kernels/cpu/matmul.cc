@@ -2,20 +2,15 @@
 // them (Product::ForPanels). A product of few rows reads each panel
 // once at memory speed; a product of many rows first widens a panel to float32 in cache and reads
 // that for every row tile.
-#include <immintrin.h>
-
 #include <algorithm>
 
-#include "kernels/cpu/product.h"
-#include "kernels/cpu/row_ops.h"
-
-// These build on one another, in this order.
-// clang-format off
-#include "kernels/cpu/isa_begin.h"
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/register_tile.h"
 #include "kernels/cpu/panel_tiles.h"
-// clang-format on
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/register_tile.h"
+#include "kernels/cpu/row_ops.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -195,4 +190,4 @@ void CpuBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scrat
   MatMul(gated, rows, *mlp.down, mlp.down_bias, /*accumulate=*/true, x);
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,26 +1,21 @@
-// Products with bf16 weights by AMX tiles, or by dot products of bf16 pairs (AVX512-BF16). Every row
-// of activations is rounded to bf16 first. The two units order a sum differently (amx_product.h), so
-// that one of them computes products of any number of rows.
-// The dot product adds the second product of a pair to the sum, then the first, and rounds each sum
-// to float32; it treats subnormal numbers as zero.
-#include <immintrin.h>
-
+// Products with bf16 weights by AMX tiles, or by dot products of bf16 pairs (AVX512-BF16). Every
+// row of activations is rounded to bf16 first. The two units order a sum differently
+// (amx_product.h), so that one of them computes products of any number of rows. The dot product
+// adds the second product of a pair to the sum, then the first, and rounds each sum to float32; it
+// treats subnormal numbers as zero.
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/cpu/product.h"
-
-// These build on one another, in this order.
-// clang-format off
-#include "kernels/cpu/isa_begin.h"
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/gate_lanes.h"
-#include "kernels/cpu/panel_tiles.h"
 #include "kernels/cpu/dot_panels.h"
-#include "kernels/cpu/tile_panels.h"
+#include "kernels/cpu/gate_lanes.h"
 #include "kernels/cpu/gelu_before_rounding.h"
-// clang-format on
+#include "kernels/cpu/panel_tiles.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile_panels.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 #if defined(PS_ISA_VNNI)
 
@@ -58,8 +53,8 @@ void RoundRow(const float* x, int64_t width, int64_t size, uint8_t* out) {
   }
 }
 
-// Up to kTileSide rows times panels, two neighbouring ones at a time. A tile has as many rows as the
-// product, so that the activations of one row are one cache line.
+// Up to kTileSide rows times panels, two neighbouring ones at a time. A tile has as many rows as
+// the product, so that the activations of one row are one cache line.
 template <typename Format>
 void TileFewRows(const Product& p, const WordRows& x) {
   const int64_t group = p.context == nullptr ? p.w.panels() : kSingleRowPanels;
@@ -106,4 +101,4 @@ void MultiplyBf16(const Product& /*p*/) {
 
 #endif
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,21 +1,19 @@
 // Products with 4-bit weights (kernels/quantize.h). The weights (integer + 8) are the unsigned
 // operand of the byte dot product and the activations the signed one, so that the contribution of
-// the 8 depends on the row and the group alone. The scale of a group is a signed byte times the unit
-// of its column, so that sums of up to 512 groups are exact integers; such sums are added in order.
+// the 8 depends on the row and the group alone. The scale of a group is a signed byte times the
+// unit of its column, so that sums of up to 512 groups are exact integers; such sums are added in
+// order.
 #include <immintrin.h>
 
 #include <algorithm>
 
+#include "kernels/cpu/panel_tiles.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/quantize.h"
 
-// These build on one another, in this order.
-// clang-format off
-#include "kernels/cpu/isa_begin.h"
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/panel_tiles.h"
-#include "kernels/cpu/row_scale.h"
-// clang-format on
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -86,9 +84,9 @@ struct TileQ4 {
     }
   }
 
-  // Adds group `index`; scales and words are the group's, from the tile's first column on. The sum of
-  // a group fits 16 bits, so that its product with the scale is one of words. Paired sums may leave
-  // 16 bits before the group's end: they wrap around, and the last one is exact.
+  // Adds group `index`; scales and words are the group's, from the tile's first column on. The sum
+  // of a group fits 16 bits, so that its product with the scale is one of words. Paired sums may
+  // leave 16 bits before the group's end: they wrap around, and the last one is exact.
   PS_INLINE void AddGroup(TileQ4* t, const SignedRows& x, int64_t row, int64_t index,
                           const uint8_t* scales, const uint8_t* words) {
     I acc[MR][NV];
@@ -126,8 +124,8 @@ struct TileQ4 {
   }
 };
 
-// Prefetches the next panel, an equal part in each group of the tiles of a panel: a tile computes for
-// longer than the hardware's prefetchers look ahead.
+// Prefetches the next panel, an equal part in each group of the tiles of a panel: a tile computes
+// for longer than the hardware's prefetchers look ahead.
 class PanelAhead {
  public:
   PanelAhead(const PackedMatrix& w, int64_t panel, int64_t tiles, int64_t groups)
@@ -209,4 +207,4 @@ void MultiplyQ4(const Product& p) {
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,25 +1,20 @@
 // Products with 8-bit weights (kernels/quantize.h). Every row of activations is quantised to
 // bytes first (integer + kByteBias). Integer sums are exact, so tiles, splits and threads change
 // no bit, and all instruction sets compute the same bits.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cpu/dot_panels.h"
+#include "kernels/cpu/gate_lanes.h"
+#include "kernels/cpu/gelu_before_rounding.h"
+#include "kernels/cpu/panel_tiles.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/row_scale.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/tile_panels.h"
 #include "kernels/quantize.h"
 
-// These build on one another, in this order.
-// clang-format off
-#include "kernels/cpu/isa_begin.h"
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/gate_lanes.h"
-#include "kernels/cpu/panel_tiles.h"
-#include "kernels/cpu/dot_panels.h"
-#include "kernels/cpu/tile_panels.h"
-#include "kernels/cpu/row_scale.h"
-#include "kernels/cpu/gelu_before_rounding.h"
-// clang-format on
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -155,4 +150,4 @@ void MultiplyQ8(const Product& p) {
   tiles ? TilePanels<Q8Format>(p, quantised) : DotPanels<Q8Format>(p, quantised);
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,12 +1,10 @@
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/row_ops.h"
-
-#include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -18,8 +16,8 @@ PS_INLINE void ForVectors(int width, const Fn& fn) {
   if (i < width) fn(i, FirstN(width - i));
 }
 
-// Up to kLanes rows: the divisions and square roots of all of them at once. kRms is kLayer with a mean
-// of zero and without a bias.
+// Up to kLanes rows: the divisions and square roots of all of them at once. kRms is kLayer with a
+// mean of zero and without a bias.
 template <NormKind kKind>
 void NormalizeRows(const float* x, int64_t x_row, int rows, int width, const NormWeights& norm,
                    float* out, int64_t out_row) {
@@ -61,8 +59,8 @@ void NormalizeRows(const float* x, int64_t x_row, int rows, int width, const Nor
   }
 }
 
-// Rows of NV whole vectors, which stay in registers: each has the operations of NormalizeRows, whose
-// divisions wait for those of other rows.
+// Rows of NV whole vectors, which stay in registers: each has the operations of NormalizeRows,
+// whose divisions wait for those of other rows.
 template <NormKind kKind, int NV>
 void NormalizeShortRows(const float* x, int64_t x_row, int64_t rows, const NormWeights& norm,
                         float* out, int64_t out_row) {
@@ -119,4 +117,4 @@ void CpuBackend::Norm(const float* x, int64_t rows, int width, const NormWeights
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

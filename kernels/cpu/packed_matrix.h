@@ -25,7 +25,8 @@
 namespace polysketch::cpu {
 
 inline constexpr int kPanelColumns = 32;
-// Bytes of the integers of a group of a q4 panel, of the scales of a pair of groups, and of the pair.
+// Bytes of the integers of a group of a q4 panel, of the scales of a pair of groups, and of the
+// pair.
 inline constexpr int64_t kQ4GroupBytes = kQ4Group / 2 * kPanelColumns;
 inline constexpr int64_t kQ4ScaleBytes = 2 * kPanelColumns;
 inline constexpr int64_t kQ4PairBytes = kQ4ScaleBytes + 2 * kQ4GroupBytes;
@@ -45,8 +46,8 @@ class PackedMatrix final : public Matrix {
   }
   int64_t panel_bytes() const { return panel_bytes_; }
   // For every column, padded to whole panels. q8 and q4: its scale, or the unit of its scales. q8:
-  // 128 times the sum of its integers, which is what activations stored as unsigned bytes (plus 128)
-  // add to a product.
+  // 128 times the sum of its integers, which is what activations stored as unsigned bytes (plus
+  // 128) add to a product.
   const float* scales() const { return scales_.get(); }
   const int32_t* biases() const { return biases_.get(); }
   // Writes column n [in()] as float32.

@@ -1,8 +1,16 @@
-// What products of packed panels share: rows in register tiles, and the epilogue. Included inside
-// the region of isa_begin.h, after simd.h.
+// What products of packed panels share: rows in register tiles, and the epilogue.
+#pragma once
 
-// Calls tile.operator()<MR>(row) for tiles of rows [row, row + MR) of a range: full tiles first, then
-// one tile of exactly the rows that are left, so that a product of few rows reads a panel once.
+#include <cstdint>
+
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
+
+// Calls tile.operator()<MR>(row) for tiles of rows [row, row + MR) of a range: full tiles first,
+// then one tile of exactly the rows that are left, so that a product of few rows reads a panel
+// once.
 template <int MR, typename Tile>
 void RemainingRows(int64_t rows, int64_t row, const Tile& tile) {
   if constexpr (MR > 0) {
@@ -36,3 +44,5 @@ PS_INLINE void Finish(const Epilogue& e, int64_t row, int64_t column, V value) {
   if (e.accumulate) value = Add(value, LoadMasked(out, mask));
   StoreMasked(value, out, mask);
 }
+
+#include "kernels/cpu/isa_end.inc"

@@ -75,8 +75,9 @@ struct Product {
     return context == nullptr ? 1 : context->Parts(groups, rows / kMinPartRows);
   }
   int64_t result_panels() const { return gate ? w.panels() / 2 : w.panels(); }
-  // The panel that a thread probably multiplies by after `panel`, one of a range of ForPanels: the next
-  // of the range, or, the other threads taking the ranges in between, the first of the range after them.
+  // The panel that a thread probably multiplies by after `panel`, one of a range of ForPanels: the
+  // next of the range, or, the other threads taking the ranges in between, the first of the range
+  // after them.
   int64_t PanelAfter(int64_t panel, const Range& range, int64_t group) const {
     const int64_t panels = result_panels();
     if (panel + 1 < range.last) return panel + 1;

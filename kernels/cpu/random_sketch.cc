@@ -1,12 +1,10 @@
 // The random sketch. A task computes all levels for a tile of rows in its own cache.
-#include <immintrin.h>
-
 #include <algorithm>
 
 #include "kernels/cpu/row_ops.h"
-
-#include "kernels/cpu/isa_begin.h"
 #include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -51,4 +49,4 @@ void CpuBackend::ApplyRandomSketch(const RandomSketch& sketch, const float* x, i
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,8 +1,14 @@
 // The inner loop of all float32 products: a register tile of MR rows x NV vectors,
 //   acc[m][n] = fma(a[m][k], b[k][n], acc[m][n]),  k = 0, 1, 2, ...
 // k runs in order with one accumulator for each output element, so the bits of an element do not
-// depend on the tile; MR and NV affect speed only. Included inside the region of isa_begin.h, after
-// simd.h.
+// depend on the tile; MR and NV affect speed only.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // An operand B provides kStep rows at a time, rows k to k + kStep - 1 for multiples k of kStep.
 // Rows after the last one are not used.
@@ -143,3 +149,5 @@ static void MultiplyInCache(const float* a, int64_t a_row, int64_t a_col, int ro
     }
   }
 }
+
+#include "kernels/cpu/isa_end.inc"

@@ -5,7 +5,7 @@
 #include "kernels/cpu/backend.h"
 #include "kernels/cpu/row_ops.h"
 
-#include "kernels/cpu/isa_begin.h"
+#include "kernels/cpu/isa_begin.inc"
 
 namespace {
 
@@ -97,4 +97,4 @@ void CpuBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positio
   });
 }
 
-#include "kernels/cpu/isa_end.h"
+#include "kernels/cpu/isa_end.inc"

@@ -1,4 +1,12 @@
-// Scales of rows of activations. Included inside the region of isa_begin.h, after simd.h.
+// Scales of rows of activations.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/simd.h"
+#include "kernels/quantize.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 // The largest |x| of a row, or NaN if an element is NaN.
 PS_INLINE float RowMagnitude(const float* x, int64_t width) {
@@ -26,3 +34,5 @@ PS_INLINE void QuantScales(const float* magnitudes, int count, QuantScale* out,
   Store(Select(tiny, Zero(), Div(Set1(limit), x)), inverses);
   for (int i = 0; i < count; ++i) out[i] = {scales[i], inverses[i]};
 }
+
+#include "kernels/cpu/isa_end.inc"

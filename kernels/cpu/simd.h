@@ -1,6 +1,14 @@
 // Vectors of sixteen float lanes: one register with AVX-512, two with AVX2. Both use the same
 // operations in the same order, so an op is written once and all instruction sets round alike.
-// Included inside the region of isa_begin.h, once in each op file; it has no namespace or includes.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/isa_name.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 #define PS_INLINE static inline __attribute__((always_inline))
 
@@ -16,8 +24,8 @@ constexpr int kMaxTileVectors = 4;
 constexpr int kPanelVectors = 2;  // vectors of a 32-column weight panel in one tile
 // Panels that a single row multiplies at a time: 8 accumulators cover the latency of FMA.
 constexpr int kSingleRowPanels = 4;
-// Vectors of columns in a product of one row of 16-bit integers (integer_tile.h): a broadcast serves
-// them all.
+// Vectors of columns in a product of one row of 16-bit integers (integer_tile.h): a broadcast
+// serves them all.
 constexpr int kSingleRowVectors = 4;
 
 struct V {
@@ -116,7 +124,8 @@ PS_INLINE void StoreBf16(V a, uint16_t* p) {
                       _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
 }
 // Splits a and b into sums of two bf16. The upper part is x cut to bf16, the lower one the rest,
-// rounded to nearest: together they are off by up to 2^-16 |x|. Writes 32 upper, then 32 lower parts.
+// rounded to nearest: together they are off by up to 2^-16 |x|. Writes 32 upper, then 32 lower
+// parts.
 PS_INLINE void StoreSplitBf16(V a, V b, void* p) {
   const __m512i upper_half = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   const __m512i odd = _mm512_add_epi16(
@@ -204,8 +213,8 @@ PS_INLINE I BroadcastBytes(const void* p) {
   return {_mm512_set1_epi32(word)};
 }
 // BroadcastBytes(p + kRow * stride), kRow < 12, with p and at most one of the strides in registers:
-// odd[i] = (2 i + 1) * stride. g++ gives each row of a tile a pointer of its own, of which a third are
-// in memory or in vector registers.
+// odd[i] = (2 i + 1) * stride. g++ gives each row of a tile a pointer of its own, of which a third
+// are in memory or in vector registers.
 template <int kRow>
 PS_INLINE I BroadcastRow(const uint8_t* p, const int64_t (&odd)[6]) {
   if constexpr (kRow == 0) {
@@ -241,8 +250,8 @@ PS_INLINE I DotBytes(I acc, I x, I w) {
   return {_mm512_add_epi32(acc.v, sum)};
 #endif
 }
-// Adds the four products of nibbles and signed bytes of x in each lane, exactly: to a 32-bit sum, or
-// each two products to one of a pair of 16-bit sums.
+// Adds the four products of nibbles and signed bytes of x in each lane, exactly: to a 32-bit sum,
+// or each two products to one of a pair of 16-bit sums.
 #if defined(PS_ISA_VNNI)
 constexpr bool kPairedSums = false;
 PS_INLINE I DotNibbles(I acc, I nibbles, I x) { return DotBytes(acc, nibbles, x); }
@@ -279,7 +288,8 @@ PS_INLINE void StoreBytes(V x, uint8_t* p) {
   const __m512i q = _mm512_add_epi32(_mm512_cvtps_epi32(x.v), _mm512_set1_epi32(128));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
 }
-// The same of four vectors: instructions that narrow one vector are slower than those that pack two.
+// The same of four vectors: instructions that narrow one vector are slower than those that pack
+// two.
 PS_INLINE void StoreBytes(V a, V b, V c, V d, uint8_t* p) {
   const __m512i words = _mm512_packs_epi32(_mm512_cvtps_epi32(a.v), _mm512_cvtps_epi32(b.v)),
                 others = _mm512_packs_epi32(_mm512_cvtps_epi32(c.v), _mm512_cvtps_epi32(d.v));
@@ -297,8 +307,8 @@ PS_INLINE void StoreSignedBytes(V x, int8_t* p) {
 PS_INLINE I WidenBytes(const int8_t* p) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
-// Sixteen signed bytes as factors of sums of DotNibbles: each widened to the first word of its lane, the
-// second is 0, or to both words.
+// Sixteen signed bytes as factors of sums of DotNibbles: each widened to the first word of its
+// lane, the second is 0, or to both words.
 PS_INLINE I SumFactors(const int8_t* p) {
   const __m512i lanes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   const __m512i first = _mm512_and_si512(lanes, _mm512_set1_epi32(0xffff));
@@ -549,8 +559,8 @@ PS_INLINE I BroadcastRow(const uint8_t* p, const int64_t (&odd)[6]) {
   constexpr int kScale = kRow == 0 ? 1 : kRow & -kRow;
   return BroadcastBytes(kRow == 0 ? p : p + kScale * odd[kRow / kScale / 2]);
 }
-// The products of half a vector. In assembly: with intrinsics g++ 12 keeps sums in memory, and adds the
-// products of a group in an order of its own.
+// The products of half a vector. In assembly: with intrinsics g++ 12 keeps sums in memory, and adds
+// the products of a group in an order of its own.
 #if defined(PS_ISA_AVXVNNI)
 constexpr int kByteBias = 128;
 constexpr bool kPairedSums = false;
@@ -568,8 +578,8 @@ PS_INLINE __m256i DotWordsHalf(__m256i acc, __m256i x, __m256i w) {
 #else
 constexpr int kByteBias = 0;
 constexpr bool kPairedSums = true;
-// Two products of 255 and 127 do not fit the 16 bits of vpmaddubsw. So the unsigned factor is |w|, which
-// the rows of a tile share, and the sign of w moves to x.
+// Two products of 255 and 127 do not fit the 16 bits of vpmaddubsw. So the unsigned factor is |w|,
+// which the rows of a tile share, and the sign of w moves to x.
 PS_INLINE __m256i DotBytesHalf(__m256i acc, __m256i x, __m256i w) {
   __m256i products;
   asm("vpsignb %[w], %[x], %[products]\n\t"
@@ -681,7 +691,8 @@ PS_INLINE float ReduceMax(V a) {
 }
 
 // exp(x): n = round(x / ln 2), r = x - n ln 2 in two parts (Cody-Waite), a minimax polynomial of
-// degree 6 in r, and a scaling by a power of two, which makes subnormal and infinite results correct. Error about 1 ulp. NaN stays NaN.
+// degree 6 in r, and a scaling by a power of two, which makes subnormal and infinite results
+// correct. Error about 1 ulp. NaN stays NaN.
 PS_INLINE V Exp(V x) {
   x = Min(Set1(89.0f), Max(Set1(-105.0f), x));
   const V n = Round(Mul(x, Set1(1.44269504088896341f)));
@@ -735,7 +746,8 @@ PS_INLINE V Gelu(V x) {
 }
 
 // x / (1 + e^-x), e^-x = 2^(f - n), n = round(c log2(e)), f = n - c log2(e) with log2(e) in two
-// parts, c = x clamped to [-87, 87]. Nothing cancels. Beyond, silu is x, or x times less than 2e-38.
+// parts, c = x clamped to [-87, 87]. Nothing cancels. Beyond, silu is x, or x times less than
+// 2e-38.
 PS_INLINE V Silu(V x) {
   constexpr float kLog2E = 1.44269502f, kLog2ELow = 1.92596303e-8f;
   const V c = Min(Set1(87.0f), Max(Set1(-87.0f), x));
@@ -743,3 +755,5 @@ PS_INLINE V Silu(V x) {
   const V f = Fnma(c, Set1(kLog2ELow), Fnma(c, Set1(kLog2E), n));
   return Div(x, Fma(Exp2Fraction(f), Exp2Integer(Sub(Zero(), n)), Set1(1.0f)));
 }
+
+#include "kernels/cpu/isa_end.inc"

@@ -134,8 +134,8 @@ void RecurrentLayer::Clear() {
       std::fill_n(memory_, floats(), 0.0f);
       return;
     case Contents::kOld:
-      // Block buffers keep their contents: tokens from the position on are never read. So does the copy
-      // of S, which is not read before a fold.
+      // Block buffers keep their contents: tokens from the position on are never read. So does the
+      // copy of S, which is not read before a fold.
       for (int h = 0; h < spec_.key_heads(); ++h) {
         std::fill_n(memory_ + h * layout_.size, layout_.column_scales, 0.0f);
       }
@@ -143,7 +143,8 @@ void RecurrentLayer::Clear() {
   }
 }
 
-// Clearing S takes milliseconds for a model of 110 M parameters, and several sequences may end in one step.
+// Clearing S takes milliseconds for a model of 110 M parameters, and several sequences may end in
+// one step.
 void RecurrentLayer::Reset() {
   if (contents_ == Contents::kCurrent) contents_ = Contents::kOld;
 }

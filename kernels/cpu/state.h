@@ -1,7 +1,7 @@
 // States of sequences in the cpu backend.
 //
-// Recurrent kinds: one allocation for all layers of a sequence; each layer, and in it each head of keys
-// and values, is contiguous.
+// Recurrent kinds: one allocation for all layers of a sequence; each layer, and in it each head of
+// keys and values, is contiguous.
 //
 //   S          [features][dp]             sum of phi(k) v^T over all folded blocks. float32; under
 //                                         StateFormat::kBf16 two planes of 16 bits, first all upper
@@ -28,16 +28,19 @@
 // Under kBf16 and kQ8 the values, and the near keys of mixed kinds, are bf16.
 //
 // dp is d rounded up to 16, panels is ceil(b / 64). Padding is zero. The memory of a layer holds
-// anything, and after Reset the old S and z, until it is cleared: by ClearPart, or before the layer is
-// used. Features of sketched kinds, in order: for tiles I <= J of 8, for i in I, for j in J: the product x_i x_j. Products of
-// off-diagonal tiles count twice; the query's side multiplies them by 2.
+// anything, and after Reset the old S and z, until it is cleared: by ClearPart, or before the layer
+// is used. Features of sketched kinds, in order: for tiles I <= J of 8, for i in I, for j in J: the
+// product x_i x_j. Products of off-diagonal tiles count twice; the query's side multiplies them by
+// 2.
 //
-// KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp], of
-// float32, float16 (kF16) or 8-bit integers (kQ8), then with scales [panels][64] of keys and of values
-// (kernels/kv_rounding.h). A layer with a window holds the blocks of its sinks and those that a token may still read
-// (AttentionSpec::DroppedTokens). Its far part has float32 far keys [panels][far_dim][64] in these blocks, and
-// the memory of a recurrent layer: S and z, and a block buffer for the block that is being folded. States share blocks: a copy of a state holds the same blocks. A block that
-// states have shared is not written to again: a layer replaces it by a copy first.
+// KV kinds: blocks of b tokens of all kv heads, each head keys [panels][d][64] and values [b][dp],
+// of float32, float16 (kF16) or 8-bit integers (kQ8), then with scales [panels][64] of keys and of
+// values (kernels/kv_rounding.h). A layer with a window holds the blocks of its sinks and those
+// that a token may still read (AttentionSpec::DroppedTokens). Its far part has float32 far keys
+// [panels][far_dim][64] in these blocks, and the memory of a recurrent layer: S and z, and a block
+// buffer for the block that is being folded. States share blocks: a copy of a state holds the same
+// blocks. A block that states have shared is not written to again: a layer replaces it by a copy
+// first.
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
 // under every format, so that a state can be loaded under another one:
@@ -169,8 +172,8 @@ class KvLayer final : public HostLayer {
   void Prepare(int64_t position) override;
   void Walk(int64_t position, SavedValues* values) override;
 
-  // Allocates the blocks for tokens [0, tokens), except those that were dropped. Those from `position` on can
-  // be written then.
+  // Allocates the blocks for tokens [0, tokens), except those that were dropped. Those from
+  // `position` on can be written then.
   void Reserve(int64_t position, int64_t tokens);
   // Frees the blocks that are not read after `position` tokens.
   void Drop(int64_t position);

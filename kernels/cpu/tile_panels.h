@@ -1,10 +1,20 @@
-// Products of rows of 32-bit words with panels of 32-bit words by AMX tiles. Included inside the
-// region of isa_begin.h, after simd.h, panel_tiles.h and dot_panels.h.
+// Products of rows of 32-bit words with panels of 32-bit words by AMX tiles.
 //
 // A Format has, besides what dot_panels.h names:
 //   TileSum                                    an element of the sums that tiles compute
 //   TileProduct(session, x, w, panel, ahead, sums)  the sums of a block of rows and a panel
 //   FromTile(w, column, sums)                  sums of sixteen columns, as a Sum
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/dot_panels.h"
+#include "kernels/cpu/panel_tiles.h"
+#include "kernels/cpu/product.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/isa_begin.inc"
 
 template <typename Format>
 void FinishTileRow(const Product& p, const WordRows& x, int64_t row, int64_t column,
@@ -54,3 +64,5 @@ void TilePanels(const Product& p, const WordRows& x) {
     }
   });
 }
+
+#include "kernels/cpu/isa_end.inc"
