@@ -23,7 +23,7 @@ namespace {
 // A value from the command line, the environment or the configuration file.
 struct Setting {
   std::string where;  // as the source writes it: "--max-queue", "POLYSKETCH_MAX_QUEUE"
-  std::string name;   // name of a flag, current or former
+  std::string name;   // name of a flag
   std::string text;
 };
 

@@ -141,8 +141,7 @@ TEST(Connection, SaysWhatIsWrong) {
 
 TEST(Connection, WarnsOfUnknownVariables) {
   setenv("POLYSKETCH_SEVER", "x", 1);
-  setenv("POLYSKETCH_MAX_QUEUE", "3", 1);      // a flag of the server
-  setenv("POLYSKETCH_PARKED_MEMORY", "3", 1);  // its former name
+  setenv("POLYSKETCH_MAX_QUEUE", "3", 1);  // a flag of the server
   setenv("POLYSKETCH_CONFIG", "file", 1);
   std::ostringstream text;
   std::streambuf* const saved = std::cerr.rdbuf(text.rdbuf());
@@ -151,8 +150,7 @@ TEST(Connection, WarnsOfUnknownVariables) {
   EXPECT_EQ(text.str(),
             "program: warning: the environment variable POLYSKETCH_SEVER is not known and has no "
             "effect\n");
-  for (const char* name : {"POLYSKETCH_SEVER", "POLYSKETCH_MAX_QUEUE", "POLYSKETCH_PARKED_MEMORY",
-                           "POLYSKETCH_CONFIG"}) {
+  for (const char* name : {"POLYSKETCH_SEVER", "POLYSKETCH_MAX_QUEUE", "POLYSKETCH_CONFIG"}) {
     unsetenv(name);
   }
 }
