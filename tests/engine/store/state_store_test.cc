@@ -115,11 +115,11 @@ TEST_P(StateStoreTest, ListDeleteAndPrefixes) {
 
 TEST_P(StateStoreTest, EntriesExpireUnlessTouched) {
   ASSERT_TRUE(store_->Put("t", "short", "1", 50ms).ok());
-  ASSERT_TRUE(store_->Put("t", "kept", "2", 50ms).ok());
+  ASSERT_TRUE(store_->Put("t", "kept", "2", 500ms).ok());
   ASSERT_TRUE(store_->Put("t", "long", "3", 1h).ok());
   ASSERT_TRUE(store_->Touch("t", "kept", 1h).ok());
   ASSERT_TRUE(store_->Touch("t", "long", 50ms).ok());
-  std::this_thread::sleep_for(80ms);
+  std::this_thread::sleep_for(600ms);
   EXPECT_EQ(store_->Get("t", "short").status().code(), Code::kNotFound);
   EXPECT_EQ(store_->Touch("t", "short", 1h).code(), Code::kNotFound);
   EXPECT_EQ(store_->Get("t", "long").status().code(), Code::kNotFound);
@@ -334,7 +334,7 @@ TEST(DirectoryStoreTest, WhatDoesNotFitIsRefusedAndNothingGoes) {
     return to->Put("t", key, std::string(bytes, 'x'), ttl).status().code();
   };
   EXPECT_EQ(put(store.get(), "a", 4000, 1h), Code::kOk);
-  EXPECT_EQ(put(store.get(), "passing", 4000, 100ms), Code::kOk);
+  EXPECT_EQ(put(store.get(), "passing", 4000, 700ms), Code::kOk);
   EXPECT_EQ(store->usage().bytes, 2 * (4000 + 24));
   EXPECT_EQ(put(store.get(), "b", 4000, 1h), Code::kResourceExhausted);
   EXPECT_EQ(put(store.get(), "a", 5000, 1h), Code::kOk) << "in its own place";
