@@ -17,7 +17,8 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
+
+from scratch_tree import scratch_tree
 
 LAYERS = ("base", "kernels", "engine", "server", "clients", "bench")
 # nvcc or the emulation compiles these, as parts of sources.
@@ -121,12 +122,7 @@ def check(root, build, headers=None):
 
 
 def self_test():
-    with tempfile.TemporaryDirectory() as root:
-        def write(path, text):
-            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
-                file.write(text)
-
+    with scratch_tree() as (root, write):
         write("base/a.cc", '#include "base/a.h"\n#include <string>\n')
         write("base/a.h", "#pragma once\nstd::string A();\n")  # a.cc shows it
         write("base/b.h", "#pragma once\n#ifdef WITH_B\ninline int B() { return 1; }\n#endif\n")

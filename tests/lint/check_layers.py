@@ -13,7 +13,8 @@ layer and its module. A header and the source of the same name are one unit; uni
 import os
 import re
 import sys
-import tempfile
+
+from scratch_tree import scratch_tree
 
 SOURCES = (".h", ".cc", ".cu", ".cuh", ".inc")
 
@@ -314,12 +315,10 @@ SELF_TEST_CYCLES = [
 
 def findings_of(includes):
     """Findings in a tree of SELF_TEST_HEADERS and `includes`: path -> what it includes, as written."""
-    with tempfile.TemporaryDirectory() as root:
+    with scratch_tree() as (root, write):
         names = {header.strip('"') for header in includes.values() if header.startswith('"base/')}
         for name in [*SELF_TEST_HEADERS, *(names - {"base/missing.h"}), *includes]:
-            os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
-            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
-                file.write(f"#include {includes[name]}\n" if name in includes else "")
+            write(name, f"#include {includes[name]}\n" if name in includes else "")
         return check_tree(root)
 
 

@@ -12,7 +12,8 @@ INNER, has a link. Metrics that the section names are those of docs/metrics.md.
 import os
 import re
 import sys
-import tempfile
+
+from scratch_tree import scratch_tree
 
 NO_LIMITS = {"threads", "otlp-sample-percent", "prefix-cache-min-tokens", "prefix-cache-every"}
 # Constants that no client, file or fault meets: bounds of arithmetic, of formats and of what a part of the server asks of another.
@@ -103,12 +104,7 @@ def check(root):
 
 
 def self_test():
-    with tempfile.TemporaryDirectory() as root:
-        def write(path, text):
-            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
-                file.write(text)
-
+    with scratch_tree() as (root, write):
         flags = '    {"max-queue", kInteger, "N",\n    {"threads", kInteger, "N",\n    {"model", kText, "DIR",\n'
         code = "constexpr size_t kMaxThings = size_t{2} << 20;\nconstexpr std::chrono::seconds kMaxWait{60};\n"
         right = ("## Limits\n\n| flag | limit of | beyond it | metric |\n|---|---|---|---|\n"

@@ -11,7 +11,8 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
+
+from scratch_tree import scratch_tree
 
 LINK = re.compile(r"\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
@@ -63,10 +64,9 @@ def self_test():
     right = "# A page\n## Of `two` parts\n## Of `two` parts\n[a](b.md#b), [c](#of-two-parts-1), [d](https://host/x)\n```\n[e](none)\n```\n"
     cases = [(right, 0), (right + "[f](none.md)\n", 1), (right + "[g](b.md#none)\n", 1), (right + "[h](#of-two-parts-2)\n", 1)]
     for text, expected in cases:
-        with tempfile.TemporaryDirectory() as root:
-            for name, content in (("a.md", text), ("b.md", "# B\n")):
-                with open(os.path.join(root, name), "w", encoding="utf-8") as file:
-                    file.write(content)
+        with scratch_tree() as (root, write):
+            write("a.md", text)
+            write("b.md", "# B\n")
             if len(found := check_tree(root)) != expected:
                 print(f"self-test: {text!r}: expected {expected} findings, found {found}")
                 return 1

@@ -11,7 +11,8 @@ under TSan if its sources name threads or what they share.
 import os
 import re
 import sys
-import tempfile
+
+from scratch_tree import scratch_tree
 
 LAYERS = ("base", "kernels", "engine", "server", "clients")
 SHARED = re.compile(r"std::(thread|jthread|mutex|shared_mutex|condition_variable|atomic)\b|\bThreadPool\b")
@@ -81,12 +82,7 @@ def check(root):
 
 
 def self_test():
-    with tempfile.TemporaryDirectory() as root:
-        def write(path, text):
-            os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
-            with open(os.path.join(root, path), "w", encoding="utf-8") as file:
-                file.write(text)
-
+    with scratch_tree() as (root, write):
         write("base/a.cc", "int a;\n")
         write("engine/store/b.cc", "std::mutex b;\n")
         write("server/net/c.cc", "std::thread c;\n")

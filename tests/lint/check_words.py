@@ -11,7 +11,8 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
+
+from scratch_tree import scratch_tree
 
 TEXT = (".h", ".cc", ".cu", ".cuh", ".py", ".proto", ".md", ".yml", ".yaml", ".json", ".js", ".html", ".css", ".cmake",
         ".txt", ".toml", ".sh")
@@ -73,9 +74,8 @@ GOOD_LINES = ["the token after it", "kMaxRows and almost", "Truncate(4)", "a Seg
 
 def self_test():
     for line, findings_expected in [(line, True) for line in BAD_LINES] + [(line, False) for line in GOOD_LINES]:
-        with tempfile.TemporaryDirectory() as root:
-            with open(os.path.join(root, "a.cc"), "w", encoding="utf-8") as file:
-                file.write(f"// {line}\n")
+        with scratch_tree() as (root, write):
+            write("a.cc", f"// {line}\n")
             if bool(check_tree(root)) != findings_expected:
                 print(f"self-test: {line!r}: expected {'a finding' if findings_expected else 'no finding'}")
                 return 1
