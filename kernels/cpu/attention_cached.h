@@ -239,7 +239,7 @@ class CachedHead {
   }
 
  private:
-  // Neighbouring tiles of those that are read. Each phase of the work runs over all of them,
+  // Tiles that are read and adjacent. Each phase of the work runs over all of them,
   // because each phase waits for results of the one before it.
   struct Strip {
     int64_t tiles[kStripTiles];

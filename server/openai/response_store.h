@@ -19,7 +19,7 @@ namespace polysketch {
 void SaveResponses(const StoredResponses& texts, StateStore* store);
 
 // The response, and those that it continues, the last one first, as far as they are kept; empty: it is not.
-// `hold`: of the memory of those that the store has.
+// `hold` is called with the memory of each response that is read from the store.
 Result<std::vector<StoredResponses::Pointer>> FindConversation(const StoredResponses::Key& key,
                                                                StoredResponses* texts,
                                                                StateStore* store,
