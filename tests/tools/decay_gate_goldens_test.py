@@ -4,7 +4,7 @@ import unittest
 
 import support
 
-from polysketch_tools.decay_gate_goldens import FORMS, make_decay_gate
+from decay_gate_goldens import FORMS, make_decay_gate
 
 
 class DecayGateGoldensTest(support.ToolTest):

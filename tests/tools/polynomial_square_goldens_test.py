@@ -6,7 +6,7 @@ import support
 
 import numpy as np
 
-from polysketch_tools.polynomial_square_goldens import DEGREES, attend, make_case, make_polynomial_square
+from polynomial_square_goldens import DEGREES, attend, make_case, make_polynomial_square
 
 
 class PolynomialSquareGoldensTest(support.ToolTest):

@@ -141,7 +141,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--hugging-face", type=pathlib.Path, required=True, metavar="FOLDER", help="the model folder, in F32, F16 or BF16"
     )
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
     parser.add_argument(
         "--calibration",
         type=pathlib.Path,
@@ -151,13 +150,7 @@ def main(argv: list[str]) -> None:
     )
     output_folder.add_options(parser)
     args = parser.parse_args(argv)
-    calibrate(
-        args.hugging_face,
-        args.out,
-        text=args.calibration,
-        overwrite=args.overwrite,
-        shard_bytes=args.max_shard_bytes,
-    )
+    calibrate(args.hugging_face, args.out, text=args.calibration, **output_folder.how(args))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Calibration: rounds the q4 matrices of a model for the activations that a sample text causes."""
 
+import argparse
 import pathlib
 
 import numpy as np
@@ -22,11 +23,25 @@ _ROWS = 8192  # of inputs that are quantised at once
 Quantized = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
-def text_of(name: str | None) -> pathlib.Path | None:
-    """Returns the file that --calibration names, the default one for None or `default`, and None for `none`."""
-    if name == "none":
+def add_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--calibration",
+        metavar="TEXT",
+        help="UTF-8 text whose activations q4 is rounded for, `default` (passages of novels) or `none` (plain rounding)"
+        " (default: default)",
+    )
+
+
+def check_option(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    if args.calibration is not None and args.dtype != "q4":
+        parser.error("--calibration needs --dtype q4")
+
+
+def text_of(args: argparse.Namespace) -> pathlib.Path | None:
+    """Returns the file of --calibration, the default one without it or for `default`; None for plain rounding."""
+    if args.dtype != "q4" or args.calibration == "none":
         return None
-    return DEFAULT_TEXT if name in (None, "default") else pathlib.Path(name)
+    return DEFAULT_TEXT if args.calibration in (None, "default") else pathlib.Path(args.calibration)
 
 
 def read_text(text: pathlib.Path) -> str:

@@ -168,11 +168,8 @@ def convert(
 
 def _calibration_text(args: argparse.Namespace, parser: argparse.ArgumentParser):
     """Returns the file of --calibration, or None for plain rounding."""
-    if args.dtype != "q4":
-        if args.calibration is not None:
-            parser.error("--calibration needs --dtype q4")
-        return None
-    text = calibration.text_of(args.calibration)
+    calibration.check_option(args, parser)
+    text = calibration.text_of(args)
     if text is not None and args.tokenizer is None:
         parser.error("--dtype q4 needs --tokenizer for its calibration, or --calibration none")
     return text
@@ -208,25 +205,13 @@ def main(argv: list[str]) -> None:
         type=pathlib.Path,
         help="SentencePiece model; without one the server takes token ids only",
     )
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
-    parser.add_argument(
-        "--dtype",
-        choices=model_folder.STORAGE_DTYPES,
-        default="f32",
-        help="storage of the tensors (default f32; q8 and q4: docs/model-format.md)",
-    )
-    parser.add_argument(
-        "--calibration",
-        metavar="TEXT",
-        help="UTF-8 text whose activations q4 is rounded for, `default` (passages of novels) or `none` (plain rounding)"
-        " (default: default)",
-    )
+    output_folder.add_options(parser, model_folder.STORAGE_DTYPES, "f32", "; q8 and q4: docs/model-format.md")
+    calibration.add_option(parser)
     parser.add_argument(
         "--add-bos",
         action=argparse.BooleanOptionalAction,
         help="whether text prompts begin with BOS (default: if the tokenizer has one)",
     )
-    output_folder.add_options(parser)
     args = parser.parse_args(argv)
     if args.add_bos is not None and args.tokenizer is None:
         parser.error("--add-bos and --no-add-bos need --tokenizer")
@@ -238,9 +223,8 @@ def main(argv: list[str]) -> None:
         dtype=args.dtype.upper(),
         step=args.step,
         add_bos=args.add_bos,
-        overwrite=args.overwrite,
-        shard_bytes=args.max_shard_bytes,
         calibration_text=_calibration_text(args, parser),
+        **output_folder.how(args),
     )
 
 

@@ -73,14 +73,7 @@ def main(argv: list[str]) -> None:
         prog="tools/convert", description=__doc__, epilog=errors.EXIT_STATUSES
     )
     parser.add_argument("--gguf", type=pathlib.Path, required=True, help="the GGUF file")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        default="f32",
-        help="storage of the tensors (default f32, which has the values that ggml computes with, bit for bit)",
-    )
-    output_folder.add_options(parser)
+    output_folder.add_options(parser, DTYPES, "f32", ", which has the values that ggml computes with, bit for bit")
     parser.add_argument(
         "--notice",
         type=pathlib.Path,
@@ -89,14 +82,7 @@ def main(argv: list[str]) -> None:
         help="a file that is copied into the folder, as a licence. Repeatable",
     )
     args = parser.parse_args(argv)
-    convert(
-        args.gguf,
-        args.out,
-        dtype=args.dtype,
-        notices=args.notice,
-        overwrite=args.overwrite,
-        shard_bytes=args.max_shard_bytes,
-    )
+    convert(args.gguf, args.out, dtype=args.dtype, notices=args.notice, **output_folder.how(args))
 
 
 if __name__ == "__main__":

@@ -107,20 +107,13 @@ def main(argv: list[str]) -> None:
     model.add_argument(
         "--config", type=pathlib.Path, help="a config.json as docs/model-format.md describes it"
     )
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
     parser.add_argument(
         "--tokenizer",
         type=pathlib.Path,
         help="SentencePiece model with as many pieces as vocab_size",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=model_folder.STORAGE_DTYPES,
-        default="bf16",
-        help="storage of every tensor (default bf16)",
-    )
     parser.add_argument("--seed", type=int, default=0, help="default 0")
-    output_folder.add_options(parser)
+    output_folder.add_options(parser, model_folder.STORAGE_DTYPES, "bf16")
     parser.add_argument(
         "--decay-gate", action="store_true", help="a model with a decay gate (recurrent kinds)"
     )
@@ -145,8 +138,7 @@ def main(argv: list[str]) -> None:
         dtype=args.dtype.upper(),
         seed=args.seed,
         tokenizer=args.tokenizer,
-        overwrite=args.overwrite,
-        shard_bytes=args.max_shard_bytes,
+        **output_folder.how(args),
     )
 
 

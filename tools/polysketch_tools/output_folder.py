@@ -44,12 +44,20 @@ def atomic_folder(out: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
         raise
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of how a folder is written: max_shard_bytes, overwrite."""
+def add_options(parser: argparse.ArgumentParser, dtypes=(), default: str | None = None, dtype_help: str = "") -> None:
+    """Adds the options of the folder that is written: out, dtype if there are dtypes, max_shard_bytes, overwrite."""
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the new model folder")
+    if dtypes:
+        parser.add_argument("--dtype", choices=dtypes, default=default, help=f"storage of the tensors (default {default}{dtype_help})")
     parser.add_argument(
         "--max-shard-bytes", type=int, default=DEFAULT_SHARD_BYTES, help="default 4 GiB"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
+
+
+def how(args: argparse.Namespace) -> dict[str, int | bool]:
+    """The options of add_options as functions that write a folder take them."""
+    return {"overwrite": args.overwrite, "shard_bytes": args.max_shard_bytes}
 
 
 def split_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:

@@ -173,7 +173,7 @@ inline void ExpectRandomSketch(Backend& backend) {
 }
 
 // Attention with a decay gate against its definition over all pairs, and the log decays that it is
-// given (tools/polysketch_tools/decay_gate_goldens.py).
+// given (tests/tools/decay_gate_goldens.py).
 inline void ExpectDecayGate(Backend& backend) {
   const struct {
     const char* name;
@@ -238,7 +238,7 @@ inline AttentionRows AffineRows(Backend& backend, const AttentionSpec& spec,
 }
 
 // Squares of polynomials against their definition over all pairs
-// (tools/polysketch_tools/polynomial_square_goldens.py), degree 1 as affine_square too.
+// (tests/tools/polynomial_square_goldens.py), degree 1 as affine_square too.
 inline void ExpectPolynomialSquare(Backend& backend) {
   for (const std::string name : {"degree1", "degree2", "degree3", "degree8"}) {
     const Recording recording(name, "polynomial_square");

@@ -25,22 +25,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
         " tools/convert read (default server)",
     )
     parser.add_argument("--dtype", choices=STORAGE_DTYPES, default="f32", help="storage of the tensors (default f32)")
-    parser.add_argument(
-        "--calibration",
-        metavar="TEXT",
-        help="UTF-8 text whose activations q4 is rounded for, `default` (passages of novels) or `none` (plain rounding)"
-        " (default: default)",
-    )
+    calibration.add_option(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model folder")
     args = parser.parse_args(argv)
-    if args.calibration is not None and args.dtype != "q4":
-        parser.error("--calibration needs --dtype q4")
+    calibration.check_option(args, parser)
     return args
 
 
 def _calibration_text(args: argparse.Namespace, tokenizer: pathlib.Path | None) -> pathlib.Path | None:
     """Returns the file of --calibration, or None for plain rounding."""
-    text = calibration.text_of(args.calibration) if args.dtype == "q4" else None
+    text = calibration.text_of(args)
     if text is not None and tokenizer is None:
         raise ToolError(f"{args.run}: --dtype q4 needs a run with a tokenizer for its calibration, or --calibration none")
     return text

@@ -16,8 +16,9 @@ import numpy as np
 
 from polysketch_tools import errors, safetensors
 from polysketch_tools.convert import convert
-from polysketch_tools.decay_gate_goldens import make_decay_gate
-from polysketch_tools.polynomial_square_goldens import make_polynomial_square
+
+from decay_gate_goldens import make_decay_gate
+from polynomial_square_goldens import make_polynomial_square
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -84,7 +85,7 @@ def make_attention(source: pathlib.Path, out: pathlib.Path) -> None:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="tools/make-golden-data",
+        prog="tests/tools/make-golden-data",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
