@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import grpc
 import grpc.aio
 
 from polysketch import _calls
 from polysketch._base import ClientBase
+from polysketch._closing import AsyncClosing
 from polysketch._replicas import Replica
 from polysketch._requests import (CompletionOptions, LongInput, ProgressCallback, TextInput, TokensInput,
                                   completion_request, tokenize_request)
@@ -26,7 +26,7 @@ from polysketch.types import Chunk, Completion, Score, SessionInfo, Snapshot, Us
 from polysketch.v1 import polysketch_pb2 as pb
 
 
-class AsyncCompletionStream(StreamState, AsyncIterator[Chunk]):
+class AsyncCompletionStream(StreamState, AsyncClosing, AsyncIterator[Chunk]):
     """As CompletionStream. The call starts when the first chunk, or the result, is awaited."""
 
     def __init__(self, client: AsyncClient, job: Job) -> None:
@@ -80,13 +80,6 @@ class AsyncCompletionStream(StreamState, AsyncIterator[Chunk]):
         if not self._done:
             self._cancel()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                        traceback: TracebackType | None) -> None:
-        await self.close()
-
 
 class _Opening(Awaitable["AsyncSession"]):
     """A session to be opened, by await or by async with."""
@@ -105,7 +98,7 @@ class _Opening(Awaitable["AsyncSession"]):
         await self._session.__aexit__(*error)
 
 
-class AsyncClient(ClientBase):
+class AsyncClient(ClientBase, AsyncClosing):
     """As Client, for one event loop."""
 
     _channels = grpc.aio
@@ -284,15 +277,8 @@ class AsyncClient(ClientBase):
             if channel is not None:
                 await channel.close()
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                        traceback: TracebackType | None) -> None:
-        await self.close()
-
-
-class AsyncSession(SessionState):
+class AsyncSession(SessionState, AsyncClosing):
     """As Session. Made by AsyncClient.session, AsyncClient.restore and fork."""
 
     _client: AsyncClient
@@ -341,10 +327,6 @@ class AsyncSession(SessionState):
         with contextlib.suppress(NotFoundError):
             await self._client._delete(self.id, self._replica)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                        traceback: TracebackType | None) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._owned:
             await self.close()

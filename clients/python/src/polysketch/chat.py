@@ -8,11 +8,11 @@ import copy
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import grpc
 
+from polysketch._closing import AsyncClosing, Closing
 from polysketch._http import Events, HttpPort, error_of
 from polysketch.errors import InvalidArgumentError, NotFoundError, RpcError, make_error
 from polysketch.types import Usage
@@ -102,7 +102,7 @@ class _ResponseReader:
         self.answer.usage = _usage(response.get("usage") or {}, "input_tokens", "output_tokens", "input_tokens_details")
 
 
-class ChatStream(Iterator[str]):
+class ChatStream(Closing, Iterator[str]):
     """An iterator over the pieces of an answer's text, started when it is made.
 
     close, or the end of a with statement, cancels what is still running. result reads the rest. text: what has arrived.
@@ -154,13 +154,6 @@ class ChatStream(Iterator[str]):
             self._iterator = None
             self._events.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()
-
 
 def _messages(messages: Messages, system: str | None) -> list[Mapping[str, Any]]:
     if isinstance(messages, str):
@@ -177,7 +170,7 @@ def start_chat(port: HttpPort, messages: Messages, system: str | None, timeout: 
     return ChatStream(port.call("POST", "/v1/chat/completions", body, timeout), _CompletionReader())
 
 
-class Conversation:
+class Conversation(Closing):
     """A conversation that the server keeps between turns, so that a turn costs its new tokens. Made by Client.conversation.
 
     messages: the input items of /v1/responses so far, as the server would get them whole. They are sent again where the
@@ -249,15 +242,8 @@ class Conversation:
         for response in list(self._owned):
             self._delete(response)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()
-
-
-class AsyncChatStream(AsyncIterator[str]):
+class AsyncChatStream(AsyncClosing, AsyncIterator[str]):
     """As ChatStream. The call starts when the first piece, or the result, is awaited. A thread waits for the server."""
 
     def __init__(self, start: Callable[[], ChatStream]) -> None:
@@ -303,15 +289,8 @@ class AsyncChatStream(AsyncIterator[str]):
         """Cancels the answer. Does nothing after its end."""
         self._cancel()
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                        traceback: TracebackType | None) -> None:
-        self._cancel()
-
-
-class AsyncConversation:
+class AsyncConversation(AsyncClosing):
     """As Conversation."""
 
     def __init__(self, conversation: Conversation) -> None:
@@ -332,10 +311,3 @@ class AsyncConversation:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._conversation.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                        traceback: TracebackType | None) -> None:
-        await self.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import grpc
 
 from polysketch import _calls
 from polysketch._base import ClientBase
+from polysketch._closing import Closing
 from polysketch._replicas import Replica
 from polysketch._requests import (CompletionOptions, LongInput, ProgressCallback, TextInput, TokensInput,
                                   completion_request, tokenize_request)
@@ -24,7 +24,7 @@ from polysketch.types import Chunk, Completion, Score, SessionInfo, Snapshot
 from polysketch.v1 import polysketch_pb2 as pb
 
 
-class CompletionStream(StreamState, Iterator[Chunk]):
+class CompletionStream(StreamState, Closing, Iterator[Chunk]):
     """An iterator over the chunks of a completion, started when it is made.
 
     close, or the end of a with statement, cancels what is still running. result reads the rest.
@@ -79,15 +79,8 @@ class CompletionStream(StreamState, Iterator[Chunk]):
         if not self._done:
             self._cancel()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()
-
-
-class Client(ClientBase):
+class Client(ClientBase, Closing):
     """A client of one or several replicas of the PolySketch server. Threads may share it.
 
     target: HOST:PORT, http://HOST:PORT, https://HOST:PORT (TLS), or several in a list or separated by commas. With
@@ -292,10 +285,3 @@ class Client(ClientBase):
             channel = replica.take_channel()
             if channel is not None:
                 channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self.close()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from polysketch import _calls
+from polysketch._closing import Closing
 from polysketch._replicas import Replica
 from polysketch._requests import CompletionOptions, LongInput, ProgressCallback, TextInput, TokensInput, completion_request
 from polysketch._stream import Job
@@ -53,7 +53,7 @@ class SessionState:
         return {"session": self.id, "home": self._replica}
 
 
-class Session(SessionState):
+class Session(SessionState, Closing):
     """A sequence that the server keeps between calls. Made by Client.session, Client.restore and fork.
 
     At the end of a with statement a session that this client created is deleted.
@@ -106,10 +106,6 @@ class Session(SessionState):
         with contextlib.suppress(NotFoundError):
             self._client._delete(self.id, self._replica)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._owned:
             self.close()
