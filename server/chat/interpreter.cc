@@ -15,14 +15,16 @@ constexpr int kMaxDepth = 250;
 
 enum class Flow { kNext, kBreak, kContinue };
 
-// Names come from requests: no choice of them makes it slow.
-using Scope = std::map<std::string, Value>;
+struct Scope {
+  std::map<std::string, Value> names;  // they come from requests: no choice of them makes it slow
+  uint32_t number = 0;                 // no other scope of the rendering has it
+};
 
 class Interpreter {
  public:
   Interpreter(const Dict& variables, HoldMemory hold) : budget_(std::move(hold)) {
     scopes_.emplace_back();
-    for (const auto& [name, value] : variables.entries()) scopes_[0][name] = value;
+    for (const auto& [name, value] : variables.entries()) scopes_[0].names[name] = value;
   }
 
   Result<MarkedText> Run(const Block& block) {
@@ -58,16 +60,18 @@ class Interpreter {
   }
 
   // --- names ---
+  void OpenScope() { scopes_.push_back({.names = {}, .number = ++scope_numbers_}); }
   const Value* Find(const std::string& name) const {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-      if (const auto found = scope->find(name); found != scope->end()) return &found->second;
+      if (const auto found = scope->names.find(name); found != scope->names.end())
+        return &found->second;
     }
     return nullptr;
   }
   Status Assign(const std::string& target, Value value) {
     const size_t dot = target.find('.');
     if (dot == target.npos) {
-      scopes_.back()[target] = std::move(value);
+      scopes_.back().names[target] = std::move(value);
       return Status();
     }
     const Value* object = Find(target.substr(0, dot));
@@ -152,7 +156,9 @@ class Interpreter {
       case Action::kScope:
         return ExecuteScope(statement);
       case Action::kMacro:
-        PS_RETURN_IF_ERROR(Assign(statement.macro.name, Value::OfMacro(&statement.macro)));
+        PS_RETURN_IF_ERROR(Assign(statement.macro.name, Value::OfMacro({.macro = &statement.macro,
+                                                           .scopes = static_cast<uint32_t>(scopes_.size()),
+                                                           .scope = scopes_.back().number})));
         return Flow::kNext;
       case Action::kBreak:
         return Flow::kBreak;
@@ -165,7 +171,7 @@ class Interpreter {
   // What a block writes, in a scope of its own.
   Result<MarkedText> Captured(const Block& block) {
     MarkedText outer = std::exchange(output_, MarkedText());
-    scopes_.emplace_back();
+    OpenScope();
     const Status status = Execute(block).status();
     scopes_.pop_back();
     MarkedText text = std::exchange(output_, std::move(outer));
@@ -181,11 +187,12 @@ class Interpreter {
   }
 
   Result<Flow> ExecuteScope(const Statement& statement) {
-    Scope scope;
+    std::map<std::string, Value> names;
     for (size_t i = 0; i < statement.values.size(); ++i) {
-      PS_ASSIGN_OR_RETURN(scope[statement.targets[i]], Evaluate(*statement.values[i]));
+      PS_ASSIGN_OR_RETURN(names[statement.targets[i]], Evaluate(*statement.values[i]));
     }
-    scopes_.push_back(std::move(scope));
+    OpenScope();
+    scopes_.back().names = std::move(names);
     Result<Flow> flow = Execute(statement.body);
     scopes_.pop_back();
     return flow;
@@ -194,10 +201,11 @@ class Interpreter {
   Result<Flow> ExecuteFor(const Statement& statement) {
     PS_ASSIGN_OR_RETURN(const Value values, Evaluate(*statement.expression));
     PS_ASSIGN_OR_RETURN(List elements, Elements(values, &budget_));
-    scopes_.emplace_back();
-    Result<Flow> flow = ExecuteLoop(statement, &elements);
-    scopes_.back().clear();
-    if (flow.ok() && elements.empty()) flow = Execute(statement.otherwise);
+    OpenScope();
+    const Result<bool> completed = ExecuteLoop(statement, &elements);
+    scopes_.back().names.clear();
+    Result<Flow> flow = completed.ok() ? Result<Flow>(Flow::kNext) : completed.status();
+    if (completed.ok() && !*completed) flow = Execute(statement.otherwise);
     scopes_.pop_back();
     return flow;
   }
@@ -216,19 +224,22 @@ class Interpreter {
     return Status();
   }
 
-  Result<Flow> ExecuteLoop(const Statement& statement, List* elements) {
+  // Returns whether an iteration reached the end of the body: as in Jinja, `break` and `continue` do not.
+  Result<bool> ExecuteLoop(const Statement& statement, List* elements) {
     PS_RETURN_IF_ERROR(Choose(statement, elements));
     PS_RETURN_IF_ERROR(budget_.Spend(elements->size(), Budget::kElement));
     const auto shared = std::make_shared<const List>(*elements);
+    bool completed = false;
     for (size_t i = 0; i < shared->size(); ++i) {
       PS_RETURN_IF_ERROR(budget_.Step());
-      scopes_.back().clear();
-      scopes_.back()["loop"] = Value::NewLoop({.elements = shared, .index = i});
+      scopes_.back().names.clear();
+      scopes_.back().names["loop"] = Value::NewLoop({.elements = shared, .index = i});
       PS_RETURN_IF_ERROR(AssignAll(statement.targets, (*shared)[i]));
       PS_ASSIGN_OR_RETURN(const Flow flow, Execute(statement.body));
       if (flow == Flow::kBreak) break;
+      completed = completed || flow == Flow::kNext;
     }
-    return Flow::kNext;
+    return completed;
   }
 
   // --- expressions ---
@@ -411,7 +422,7 @@ class Interpreter {
   }
 
   Result<Value> CallValue(const Value& function, const Arguments& arguments) {
-    if (function.AsMacro() != nullptr) return CallMacro(*function.AsMacro(), arguments);
+    if (function.AsMacro().macro != nullptr) return CallMacro(function.AsMacro(), arguments);
     if (const Value* object = function.method_object())
       return RunBuiltin(*FindMethod(*object, function.method_name()), *object, arguments, &budget_);
     if (function.callable())
@@ -422,8 +433,12 @@ class Interpreter {
     return InvalidArgument("expected a function, found ", function.TypeName());
   }
 
-  // A macro sees its parameters and the names of the template outside of loops.
-  Result<Value> CallMacro(const Macro& macro, const Arguments& arguments) {
+  // A macro sees its parameters and the names around its definition.
+  Result<Value> CallMacro(const Value::MacroHere& called, const Arguments& arguments) {
+    const Macro& macro = *called.macro;
+    if (called.scopes > scopes_.size() || scopes_[called.scopes - 1].number != called.scope)
+      return InvalidArgument(macro.name, ": expected a call in the block that defines the macro, ",
+                             "found one outside of it");
     if (arguments.positional.size() > macro.parameters.size())
       return InvalidArgument(macro.name, ": expected at most ", macro.parameters.size(),
                              " arguments, found ", arguments.positional.size());
@@ -435,10 +450,10 @@ class Interpreter {
       if (found - macro.parameters.begin() < std::ssize(arguments.positional))
         return InvalidArgument(macro.name, ": expected ", key, " once, found it twice");
     }
-    std::vector<Scope> caller(std::make_move_iterator(scopes_.begin() + 1),
+    std::vector<Scope> caller(std::make_move_iterator(scopes_.begin() + called.scopes),
                               std::make_move_iterator(scopes_.end()));
-    scopes_.resize(1);
-    scopes_.emplace_back();
+    scopes_.resize(called.scopes);
+    OpenScope();
     Status status = BindParameters(macro, arguments);
     MarkedText text;
     if (status.ok()) {
@@ -446,7 +461,7 @@ class Interpreter {
       status = written.status();
       if (written.ok()) text = *std::move(written);
     }
-    scopes_.resize(1);
+    scopes_.resize(called.scopes);
     std::move(caller.begin(), caller.end(), std::back_inserter(scopes_));
     PS_RETURN_IF_ERROR(status);
     return Value::String(std::move(text));
@@ -467,12 +482,13 @@ class Interpreter {
       } else if (missing != nullptr) {
         PS_ASSIGN_OR_RETURN(value, Evaluate(*missing));
       }
-      scopes_.back()[name] = std::move(value);
+      scopes_.back().names[name] = std::move(value);
     }
     return Status();
   }
 
   std::vector<Scope> scopes_;
+  uint32_t scope_numbers_ = 0;  // the last one; a rendering has at most Budget::kSteps
   MarkedText output_;
   Budget budget_;
   Value captured_;

@@ -231,8 +231,8 @@ Result<Value> Attribute(const Value& object, const std::string& name) {
     const Value* found = object.fields()->Find(name);
     return found == nullptr ? Value::Missing(name) : *found;
   }
-  if (object.AsMacro() != nullptr && name == "name")
-    return Value::TemplateString(object.AsMacro()->name);
+  if (const Macro* const macro = object.AsMacro().macro; macro != nullptr && name == "name")
+    return Value::TemplateString(macro->name);
   if (object.dict() && ChangesDict(name)) return Value::Missing(name);
   if (const Builtin* method = FindMethod(object, name))
     return Value::OfMethod(object, method->name);

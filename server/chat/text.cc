@@ -97,7 +97,28 @@ Result<List> SplitAtSpaceFromRight(const MarkedText& text, int64_t limit, Budget
   }
 }
 
+// Characters without a glyph that the C library prints: formats, and those of private use.
+struct CodePoints {
+  char32_t first, last;
+};
+constexpr CodePoints kWithoutGlyph[] = {
+    {0xad, 0xad},         {0x600, 0x605},       {0x61c, 0x61c},      {0x6dd, 0x6dd},
+    {0x70f, 0x70f},       {0x890, 0x891},       {0x8e2, 0x8e2},      {0x180e, 0x180e},
+    {0x200b, 0x200f},     {0x202a, 0x202e},     {0x2060, 0x2064},    {0x2066, 0x206f},
+    {0xe000, 0xf8ff},     {0xfeff, 0xfeff},     {0xfff9, 0xfffb},    {0x110bd, 0x110bd},
+    {0x110cd, 0x110cd},   {0x13430, 0x1343f},   {0x1bca0, 0x1bca3},  {0x1d173, 0x1d17a},
+    {0xe0001, 0xe0001},   {0xe0020, 0xe007f},   {0xf0000, 0xffffd},  {0x100000, 0x10fffd},
+};
+
 }  // namespace
+
+bool IsPrintable(char32_t c) {
+  if (c < 0x7f) return c >= 0x20;
+  if (c < 0xa0 || IsSpace(c)) return false;
+  for (const CodePoints& range : kWithoutGlyph)
+    if (c >= range.first && c <= range.last) return false;
+  return UnicodeLocale() == nullptr || iswprint_l(static_cast<wint_t>(c), UnicodeLocale()) != 0;
+}
 
 void AppendUtf8(char32_t code, std::string* out) {
   const auto byte = [out](char32_t bits) { *out += static_cast<char>(bits); };

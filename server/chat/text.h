@@ -13,6 +13,8 @@
 namespace polysketch::chat {
 
 void AppendUtf8(char32_t code, std::string* out);
+// As Python's str.isprintable of one character.
+bool IsPrintable(char32_t c);
 
 // Where `wanted` begins in `text`, at or after `begin`; npos without it. The time is linear in both,
 // whatever they hold.

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/utf8.h"
+#include "server/chat/text.h"
 #include "server/chat/value.h"
 
 namespace polysketch::chat {
@@ -16,24 +17,26 @@ void AppendQuoted(std::string_view text, std::string* out_text) {
   const char quote = single ? '\'' : '"';
   std::string& out = *out_text;
   out += quote;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    char escaped[8];
-    if (c == quote || c == '\\') {
+  while (!text.empty()) {
+    const Utf8Char decoded = DecodeUtf8(text);
+    const auto c = static_cast<uint32_t>(decoded.code_point);
+    char escaped[16];
+    if (c == static_cast<unsigned char>(quote) || c == '\\') {
       out += '\\';
-      out += c;
+      out += static_cast<char>(c);
     } else if (c == '\n') {
       out += "\\n";
     } else if (c == '\r') {
       out += "\\r";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      std::snprintf(escaped, sizeof(escaped), "\\x%02x", byte);
+    } else if (!IsPrintable(decoded.code_point)) {
+      std::snprintf(escaped, sizeof(escaped), c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
       out += escaped;
     } else {
-      out += c;
+      out += text.substr(0, static_cast<size_t>(decoded.length));
     }
+    text.remove_prefix(static_cast<size_t>(decoded.length));
   }
   out += quote;
 }
@@ -94,6 +97,8 @@ void AppendRepr(const Value& value, std::string* out) {
     *out += value.AsBool() ? "True" : "False";
   } else if (value.integer()) {
     *out += std::to_string(value.AsInt());
+  } else if (value.large()) {
+    *out += std::to_string(value.AsLarge());
   } else if (value.floating()) {
     *out += FloatText(value.AsDouble());
   } else {
@@ -164,6 +169,8 @@ class JsonWriter {
       out_ += "null";
     } else if (value.boolean()) {
       out_ += value.AsBool() ? "true" : "false";
+    } else if (value.large()) {
+      out_ += std::to_string(value.AsLarge());
     } else if (value.floating()) {
       const double number = value.AsDouble();
       out_ += std::isnan(number)   ? "NaN"

@@ -79,7 +79,7 @@ Result<Value> FromJsonAt(const Json& json, int level) {
   if (json.is_boolean()) return Value::Bool(json.template get<bool>());
   if (json.is_string()) return Value::MessageString(json.template get_ref<const std::string&>());
   if (json.is_number_unsigned() && json.template get<uint64_t>() > uint64_t{INT64_MAX})
-    return Value::Float(json.template get<double>());
+    return Value::Large(json.template get<uint64_t>());
   if (json.is_number_integer()) return Value::Int(json.template get<int64_t>());
   if (json.is_number()) return Value::Float(json.template get<double>());
   if (json.is_array()) {
@@ -136,6 +136,7 @@ std::string_view Value::TypeName() const {
   if (none()) return "none";
   if (boolean()) return "a boolean";
   if (number()) return "a number";
+  if (large()) return "an integer beyond 64 bits";
   if (string()) return "a string";
   if (list(ListKind::kIterator)) return "an iterator";
   if (list(ListKind::kTuple)) return "a tuple";
@@ -181,6 +182,7 @@ Value OfKey(const std::string& key) {
 }
 
 bool operator==(const Value& a, const Value& b) {
+  if (a.large() || b.large()) return a.large() && b.large() && a.AsLarge() == b.AsLarge();
   if (a.floating() || b.floating()) return a.number() && b.number() && a.AsDouble() == b.AsDouble();
   if (a.number() || b.number()) return a.number() && b.number() && a.AsInt() == b.AsInt();
   if (a.string()) return b.string() && a.AsText().text() == b.AsText().text();
@@ -203,7 +205,7 @@ bool operator==(const Value& a, const Value& b) {
     return a.method_object() != nullptr && b.method_object() != nullptr &&
            a.method_name() == b.method_name() && *a.method_object() == *b.method_object();
   }
-  if (a.callable()) return a.AsMacro() == b.AsMacro() && a.AsFunction() == b.AsFunction();
+  if (a.callable()) return a.AsMacro().macro == b.AsMacro().macro && a.AsFunction() == b.AsFunction();
   return (a.none() && b.none()) || (a.undefined() && b.undefined());
 }
 

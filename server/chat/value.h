@@ -70,6 +70,17 @@ class Value {
   struct Function {
     std::string_view name;
   };
+  // A macro, and the scope of the interpreter in which it is defined: how many scopes there are, and the number of
+  // the last one.
+  struct MacroHere {
+    const Macro* macro = nullptr;
+    uint32_t scopes = 0;
+    uint32_t scope = 0;
+  };
+  // An integer of a request from 2^63 to 2^64 - 1. It has a text and no arithmetic.
+  struct LargeInteger {
+    uint64_t value = 0;
+  };
   // The variable `loop` in one iteration.
   struct Loop {
     std::shared_ptr<const List> elements;
@@ -105,7 +116,8 @@ class Value {
     return Value(std::make_shared<Namespace>(Namespace{std::move(fields)}));
   }
   static Value NewLoop(Loop loop) { return Value(std::make_shared<const Loop>(std::move(loop))); }
-  static Value OfMacro(const Macro* macro) { return Value(macro); }
+  static Value OfMacro(MacroHere macro) { return Value(macro); }
+  static Value Large(uint64_t value) { return Value(LargeInteger{value}); }
   static Value OfFunction(std::string_view name) { return Value(Function{name}); }
   // A method of `object` that is not called: {{ text.strip }}. `name` is static.
   static Value OfMethod(const Value& object, std::string_view name);
@@ -118,6 +130,7 @@ class Value {
   bool boolean() const { return Is<bool>(); }
   bool integer() const { return Is<int64_t>(); }
   bool floating() const { return Is<double>(); }
+  bool large() const { return Is<LargeInteger>(); }
   // As in Python, a boolean is a number: 0 or 1.
   bool number() const { return boolean() || integer() || floating(); }
   bool string() const { return Is<TextPointer>() || Is<SafeText>(); }
@@ -128,13 +141,14 @@ class Value {
   bool is_namespace() const { return Is<NamespacePointer>(); }
   bool is_loop() const { return Is<LoopPointer>(); }
   bool callable() const {
-    return Is<const Macro*>() || Is<Function>() || Is<std::shared_ptr<const Method>>();
+    return Is<MacroHere>() || Is<Function>() || Is<std::shared_ptr<const Method>>();
   }
 
   // The contents. The value is of that type.
   bool AsBool() const { return std::get<bool>(data_); }
   // The number as an integer; of a boolean or an integer.
   int64_t AsInt() const { return boolean() ? int64_t{AsBool()} : std::get<int64_t>(data_); }
+  uint64_t AsLarge() const { return std::get<LargeInteger>(data_).value; }
   double AsDouble() const {
     return floating() ? std::get<double>(data_) : static_cast<double>(AsInt());
   }
@@ -149,8 +163,9 @@ class Value {
   const Dict& AsDict() const { return std::get<DictPointer>(data_)->value; }
   Dict* fields() const { return &std::get<NamespacePointer>(data_)->fields; }
   const Loop& AsLoop() const { return *std::get<LoopPointer>(data_); }
-  const Macro* AsMacro() const {
-    return Is<const Macro*>() ? std::get<const Macro*>(data_) : nullptr;
+  // Without a macro for another value.
+  MacroHere AsMacro() const {
+    return Is<MacroHere>() ? std::get<MacroHere>(data_) : MacroHere();
   }
   std::string_view AsFunction() const {
     return Is<Function>() ? std::get<Function>(data_).name : std::string_view();
@@ -199,8 +214,8 @@ class Value {
   using NamespacePointer = std::shared_ptr<Namespace>;
   using LoopPointer = std::shared_ptr<const Loop>;
   using Data = std::variant<Undefined, None, bool, int64_t, double, TextPointer, SafeText,
-                            ListPointer, DictPointer, NamespacePointer, LoopPointer, const Macro*,
-                            Function, std::shared_ptr<const Method>>;
+                            ListPointer, DictPointer, NamespacePointer, LoopPointer, MacroHere,
+                            LargeInteger, Function, std::shared_ptr<const Method>>;
 
   template <typename T>
   explicit Value(T data) : data_(std::move(data)) {}

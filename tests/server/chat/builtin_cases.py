@@ -114,6 +114,13 @@ b' }}
 {% macro f(n) %}{% if n > 0 %}{{ n }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(4) }}
 {% macro f() %}{{ z }}{% endmacro %}{% set z = 1 %}{{ f() }}{% set z = 2 %}{{ f() }}{% for z in [9] %}{{ f() }}{% endfor %}
 {% set m = namespace(g=1) %}{% macro f() %}M{% endmacro %}{% set m.g = f %}{{ m.g() }}
+{% for x in l %}{% macro f() %}{{ x }}{{ y }}{% endmacro %}{% set y = x * 2 %}{{ f() }},{% endfor %}
+{% macro f(a) %}{% macro g(b) %}{{ a }}{{ b }}{% endmacro %}{% if a > 0 %}{{ f(a - 1) }}{% endif %}{{ g(1) }}{% endmacro %}{{ f(3) }}
+{% with b = 5 %}{% macro f() %}{{ b }}{% endmacro %}{{ f() }}{% endwith %}{% macro f(g) %}{{ g() }}{% endmacro %}{% macro g() %}G{% endmacro %}{{ f(g) }}
+{% for a in l %}{% break %}{% else %}1{% endfor %}{% for a in l %}{% continue %}{% else %}2{% endfor %}
+{% for a in l %}{% if a == 1 %}{% break %}{% endif %}{% else %}1{% endfor %}{% for a in l %}{% if a == 3 %}{% continue %}{% endif %}{% break %}{% else %}2{% endfor %}
+{% for b in l %}{% for a in l %}{% break %}{% else %}{% if b == 2 %}{% break %}{% endif %}{{ b }}{% endfor %}{% endfor %}
+{{ ['\x00\x1f\x7f\x80\x9f', '\xa0\xad\u0378\u200b\u2028\u3000', '\ud7ff\ue000\ufeff\uffff', '\U0001f600\U000e0001\U0010ffff'] }}
 {% with a = 1, b = 2 %}{{ a + b }}{% set c = 3 %}{% endwith %}{{ a is defined }}{{ c is defined }}
 {% filter upper %}abc {{ s }}{% endfilter %}|{% filter replace('a', 'b')|upper %}aca{% endfilter %}
 {% generation %}text{% set g = 1 %}{% endgeneration %}{{ g is defined }}

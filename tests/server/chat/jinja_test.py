@@ -11,6 +11,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import unicodedata
 import unittest
 
 try:
@@ -33,7 +34,7 @@ def rendered(cases):
     """What the program makes of (template, variables)."""
     lines = "".join(json.dumps({"template": template, "variables": variables}) + "\n" for template, variables in cases)
     run = subprocess.run([PROGRAM], input=lines, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in run.stdout.splitlines()]
+    return [json.loads(line) for line in run.stdout.split("\n")[:-1]]
 
 
 def address(answer):
@@ -62,6 +63,17 @@ class JinjaTest(unittest.TestCase):
         print(f"seed {SEED}", file=sys.stderr)
         cases = builtin_cases.random_cases(SEED, RANDOM_CASES)
         self.compare([(case, builtin_cases.VALUES) for case in cases], may_refuse=RANDOM_CASES // 50)
+
+    def test_integers_of_64_bits_without_a_sign(self):
+        variables = {"a": 2**64 - 1, "b": 2**63, "d": {"k": [2**64 - 1]}}
+        texts = ["{{ a }} {{ d }} {{ d|tojson }} {{ a|string ~ b }} {{ '%s' % b }}", "{{ a == a }}{{ a == b }}{{ a in d.k }}{{ 1 if a }}", "{{ a > b }}"]
+        tests = [f"{{{{ a is {test} }}}}" for test in ("number", "integer", "float", "odd", "defined", "string")]
+        self.compare([(text, variables) for text in texts + tests], may_refuse=2)  # a > b, odd
+
+    def test_repr_of_every_character(self):
+        characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and unicodedata.category(chr(code)) != "Cn"]
+        rows = [characters[at : at + 1000] for at in range(0, len(characters), 1000)]
+        self.compare([("{{ row }}", {"row": row}) for row in rows])
 
     def test_templates(self):
         for folder in folders:
