@@ -74,7 +74,8 @@ Result<BpeModel> BpeModel::Make(Spec spec) {
   const bool all_bytes =
       !model.byte_ids_.empty() && std::none_of(model.byte_ids_.begin(), model.byte_ids_.end(),
                                                [](int32_t id) { return id < 0; });
-  model.unknown_joins_ = spec.fuse_unk && spec.unk_id >= 0 && !all_bytes;
+  model.unknown_joins_ =
+      spec.unk_id >= 0 && !all_bytes && (spec.fuse_unk || !model.byte_ids_.empty());
   for (const auto& [text, id] : spec.tokens) {
     if (spec.byte_level) {
       if (text.size() == 1) model.single_bytes_[static_cast<unsigned char>(text.front())] = id;
@@ -105,22 +106,22 @@ Result<BpeModel> BpeModel::Make(Spec spec) {
   return model;
 }
 
-void BpeModel::AddUnknown(std::string_view character, bool* fused,
+void BpeModel::AddUnknown(std::string_view character, bool* pending,
                           std::vector<Symbol>* symbols) const {
   const auto byte_id = [this](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
   if (!byte_ids_.empty() && std::all_of(character.begin(), character.end(),
                                         [&](char byte) { return byte_id(byte) >= 0; })) {
     for (const char byte : character) symbols->push_back({.id = byte_id(byte)});
-    *fused = false;
   } else if (unk_id_ >= 0) {
-    if (!*fused) symbols->push_back({.id = unk_id_});
-    *fused = fuse_unk_;
+    if (*pending && !fuse_unk_) symbols->push_back({.id = unk_id_});
+    *pending = true;
   }
 }
 
 void BpeModel::FirstSymbols(std::string_view word, std::vector<Symbol>* symbols) const {
   symbols->reserve(word.size());
-  bool fused = false;  // the last symbol is an unk_id that takes the next unknown character too
+  // An unk_id that waits for the next token: as in Hugging Face's tokenizers, bytes go before it.
+  bool pending = false;
   while (!word.empty()) {
     size_t length = 1;
     int32_t id = -1;
@@ -132,13 +133,14 @@ void BpeModel::FirstSymbols(std::string_view word, std::vector<Symbol>* symbols)
       if (const auto found = single_.find(c.code_point); found != single_.end()) id = found->second;
     }
     if (id >= 0) {
+      if (std::exchange(pending, false)) symbols->push_back({.id = unk_id_});
       symbols->push_back({.id = id});
-      fused = false;
     } else {
-      AddUnknown(word.substr(0, length), &fused, symbols);
+      AddUnknown(word.substr(0, length), &pending, symbols);
     }
     word.remove_prefix(length);
   }
+  if (pending) symbols->push_back({.id = unk_id_});
   for (size_t i = 0; i < symbols->size(); ++i) {
     (*symbols)[i].previous = static_cast<int32_t>(i) - 1;
     (*symbols)[i].next = i + 1 < symbols->size() ? static_cast<int32_t>(i) + 1 : -1;

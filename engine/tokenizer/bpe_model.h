@@ -41,7 +41,7 @@ class BpeModel {
   // Appends the ids of a word, in time n log n of its bytes.
   void Encode(std::string_view word, std::vector<int32_t>* ids) const;
   // Whether ids may depend on the characters `left` and `right`, beside each other in a word: some token
-  // holds them both, or they may be one unk_id.
+  // holds them both, or neither is a token and one has an unk_id.
   bool Joins(char32_t left, char32_t right) const;
   bool byte_level() const { return byte_level_; }
   bool whole_words() const { return ignore_merges_; }
@@ -80,7 +80,7 @@ class BpeModel {
   };
 
   void FirstSymbols(std::string_view word, std::vector<Symbol>* symbols) const;
-  void AddUnknown(std::string_view character, bool* fused, std::vector<Symbol>* symbols) const;
+  void AddUnknown(std::string_view character, bool* pending, std::vector<Symbol>* symbols) const;
   void MergeFew(std::vector<Symbol>* symbols) const;
   void MergeMany(std::vector<Symbol>* symbols) const;
   // Makes the symbol at `at` and the next one one symbol.
@@ -89,7 +89,7 @@ class BpeModel {
   bool byte_level_ = false;
   bool ignore_merges_ = false;
   bool fuse_unk_ = false;
-  bool unknown_joins_ = false;  // neighbours that are no tokens may be one unk_id
+  bool unknown_joins_ = false;  // ids of neighbours that are no tokens depend on each other
   int32_t unk_id_ = -1;
   std::vector<int32_t> byte_ids_;
   std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>> ids_;

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
-constexpr int32_t kMaxId = (1 << 24) - 1;
+constexpr int64_t kMaxFreeIds = 1 << 20;  // below the largest id; pieces are stored by id
 // What ByteLevel splits by, as GPT-2 does.
 constexpr std::string_view kByteLevelRegex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -83,6 +83,8 @@ class Reader {
 
   Result<TokenizerJson> Read() {
     if (!root_.is_object()) return Wrong("", "an object", root_);
+    tokens_ = std::ssize(Field(Field(root_, "model"), "vocab")) +
+              std::ssize(Field(root_, "added_tokens"));
     PS_RETURN_IF_ERROR(ReadNormalizer(Field(root_, "normalizer"), "normalizer"));
     PS_RETURN_IF_ERROR(ReadPreTokenizer(Field(root_, "pre_tokenizer"), "pre_tokenizer"));
     PS_RETURN_IF_ERROR(ReadAddedTokens(Field(root_, "added_tokens")));
@@ -101,7 +103,7 @@ class Reader {
   Status Wrong(const std::string& path, std::string_view expected, const json& found) const {
     return Error(path, "expected ", expected, ", found ", DescribeJson(found));
   }
-  static const json& Field(const json& object, const char* name) {
+  static const json& Field(const json& object, const std::string& name) {
     static const json null;
     const auto found = object.find(name);
     return found == object.end() ? null : *found;
@@ -266,8 +268,10 @@ class Reader {
   }
 
   Status AddPiece(const std::string& piece, int64_t id, const std::string& path) {
-    if (id < 0 || id > kMaxId)
-      return Error(path, "expected an id of 0 to ", kMaxId, ", found ", id);
+    if (id < 0 || id >= tokens_ + kMaxFreeIds) {
+      return Error(path, "expected an id of 0 to ", tokens_ + kMaxFreeIds - 1, " for one of ",
+                   tokens_, " tokens, found ", id);
+    }
     const auto index = static_cast<size_t>(id);
     if (out_.pieces.size() <= index) out_.pieces.resize(index + 1);
     if (!out_.pieces[index].empty() && out_.pieces[index] != piece)
@@ -382,7 +386,7 @@ class Reader {
       PS_ASSIGN_OR_RETURN(token.text, Text(one, "content", path));
       const json& id = Field(one, "id");
       if (!id.is_number_integer()) return Wrong(path + ".id", "an id", id);
-      const json& known = Field(vocab, token.text.c_str());
+      const json& known = Field(vocab, token.text);
       const int64_t assigned = known.is_number_integer() ? known.get<int64_t>() : next;
       PS_RETURN_IF_ERROR(AddPiece(token.text, assigned, path));
       token.id = static_cast<int32_t>(assigned);
@@ -451,8 +455,10 @@ class Reader {
       return Error(path + ".type", "expected TemplateProcessing, ByteLevel or Sequence, found ",
                    type);
     bool before = true;
-    return Each(value, "single", path, [&](const json& one, const std::string& at) {
+    PS_RETURN_IF_ERROR(Each(value, "single", path, [&](const json& one, const std::string& at) {
       if (one.is_object() && one.contains("Sequence")) {
+        if (!before || !one["Sequence"].is_object() || Field(one["Sequence"], "id") != "A")
+          return Wrong(at, "the Sequence A once", one);
         before = false;
         return Status();
       }
@@ -464,7 +470,8 @@ class Reader {
       if (piece == out_.pieces.end()) return Error(at, "expected a token, found ", name);
       out_.before_text.push_back(static_cast<int32_t>(piece - out_.pieces.begin()));
       return Status();
-    });
+    }));
+    return before ? Error(path + ".single", "expected the Sequence A, found none") : Status();
   }
 
   Status SetPieces() {
@@ -494,6 +501,7 @@ class Reader {
   TokenizerJson out_;
   std::unordered_map<std::string, int32_t> vocabulary_;
   std::set<std::string> special_;  // texts of control tokens
+  int64_t tokens_ = 0;             // of the file
   bool byte_level_ = false;
   bool byte_fallback_ = false;
   bool marker_ = false;  // decoding makes spaces of U+2581

@@ -156,9 +156,10 @@ class Interpreter {
       case Action::kScope:
         return ExecuteScope(statement);
       case Action::kMacro:
-        PS_RETURN_IF_ERROR(Assign(statement.macro.name, Value::OfMacro({.macro = &statement.macro,
-                                                           .scopes = static_cast<uint32_t>(scopes_.size()),
-                                                           .scope = scopes_.back().number})));
+        PS_RETURN_IF_ERROR(Assign(statement.macro.name,
+                                  Value::OfMacro({.macro = &statement.macro,
+                                                  .scopes = static_cast<uint32_t>(scopes_.size()),
+                                                  .scope = scopes_.back().number})));
         return Flow::kNext;
       case Action::kBreak:
         return Flow::kBreak;

@@ -31,7 +31,11 @@ void AppendQuoted(std::string_view text, std::string* out_text) {
     } else if (c == '\t') {
       out += "\\t";
     } else if (!IsPrintable(decoded.code_point)) {
-      std::snprintf(escaped, sizeof(escaped), c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+      std::snprintf(escaped, sizeof(escaped),
+                    c < 0x100     ? "\\x%02x"
+                    : c < 0x10000 ? "\\u%04x"
+                                  : "\\U%08x",
+                    c);
       out += escaped;
     } else {
       out += text.substr(0, static_cast<size_t>(decoded.length));

@@ -205,7 +205,8 @@ bool operator==(const Value& a, const Value& b) {
     return a.method_object() != nullptr && b.method_object() != nullptr &&
            a.method_name() == b.method_name() && *a.method_object() == *b.method_object();
   }
-  if (a.callable()) return a.AsMacro().macro == b.AsMacro().macro && a.AsFunction() == b.AsFunction();
+  if (a.callable())
+    return a.AsMacro().macro == b.AsMacro().macro && a.AsFunction() == b.AsFunction();
   return (a.none() && b.none()) || (a.undefined() && b.undefined());
 }
 

@@ -164,9 +164,7 @@ class Value {
   Dict* fields() const { return &std::get<NamespacePointer>(data_)->fields; }
   const Loop& AsLoop() const { return *std::get<LoopPointer>(data_); }
   // Without a macro for another value.
-  MacroHere AsMacro() const {
-    return Is<MacroHere>() ? std::get<MacroHere>(data_) : MacroHere();
-  }
+  MacroHere AsMacro() const { return Is<MacroHere>() ? std::get<MacroHere>(data_) : MacroHere(); }
   std::string_view AsFunction() const {
     return Is<Function>() ? std::get<Function>(data_).name : std::string_view();
   }

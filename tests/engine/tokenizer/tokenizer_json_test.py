@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -253,6 +254,49 @@ class TokenizerJson(unittest.TestCase):
             oracle.encode_special_tokens = True
             with self.subTest(known):
                 self.compare(path, oracle, texts)
+
+    def test_vocabularies_without_some_bytes(self):
+        """A character is bytes, or the unknown token where one of them is missing."""
+        pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256) if byte not in (0x62, 0xC3)), *"acd", "ac", "acd"]
+        rng = random.Random(SEED + 7)
+        texts = ["".join(rng.choice("aabbcdeefé漢") for _ in range(rng.randrange(1, 14))) for _ in range(500)] + ["bé" * 9000, "be" * 9000]
+        for fuse in (False, True):
+            model = models.BPE({piece: i for i, piece in enumerate(pieces)}, [("a", "c"), ("ac", "d")], byte_fallback=True, unk_token="<unk>", fuse_unk=fuse)
+            path = pathlib.Path(self.folder.name) / "bytes.json"
+            oracle = Tokenizer(model)
+            oracle.save(str(path))
+            with self.subTest(fuse):
+                self.compare(path, oracle, texts, decodes=False)
+
+    def test_refusals(self):
+        """What the ids would not be those of tokenizers of, and what would take memory."""
+        text, token = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "a", "type_id": 0}}
+        whole = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
+        path = pathlib.Path(self.folder.name) / "refused.json"
+        for single, expected in (
+            ([text], None),
+            ([token, text, token], None),
+            ([token], "post_processor.single: expected the Sequence A, found none"),
+            ([], "post_processor.single: expected the Sequence A, found none"),
+            ([text, text], "post_processor.single[1]: expected the Sequence A once"),
+            ([token, {"Sequence": {"id": "B", "type_id": 0}}], "post_processor.single[1]: expected the Sequence A once"),
+            ([{"Sequence": "A"}], "post_processor.single[0]: expected the Sequence A once"),
+        ):
+            path.write_text(json.dumps(whole | {"post_processor": {"type": "TemplateProcessing", "single": single}}))
+            with self.subTest(single):
+                if expected is None:
+                    self.assertEqual(run(path, ["ab"])[0][0], [0, 1])
+                else:
+                    with self.assertRaisesRegex(AssertionError, re.escape(expected)):
+                        run(path, ["ab"])
+        for last, expected in ((2**20 + 1, None), (2**20 + 2, "expected an id of 0 to 1048577 for one of 2 tokens, found 1048578"), (-1, "found -1"), (2**63, "found")):
+            path.write_text(json.dumps({"model": {"type": "BPE", "vocab": {"a": 0, "b": last}, "merges": []}}))
+            with self.subTest(last):
+                if expected is None:
+                    self.assertEqual(run(path, ["ab"])[0][0], [0, last])
+                else:
+                    with self.assertRaisesRegex(AssertionError, expected):
+                        run(path, ["ab"])
 
     def test_templates_spell_control_tokens(self):
         rng = random.Random(SEED + 3)
