@@ -171,6 +171,13 @@ class LlamaConfigReader {
   }
 
  private:
+  // Whether a field is null, which in transformers is not what a config without it has: as many kv heads as
+  // heads, no window.
+  bool IsNull(const char* name) const {
+    const auto field = config_.find(name);
+    return field != config_.end() && field->is_null();
+  }
+
   void CheckOnly(const OnlyValue& only, FieldReader* fields) {
     const json* value = fields->Find(only.name);
     if (value == nullptr || *value == json::parse(only.value)) return;
@@ -196,7 +203,8 @@ class LlamaConfigReader {
     frame.tied = fields_.Bool("tie_word_embeddings", family_.tied);
     frame.head_norms = family_.head_norms;
     attention.heads = fields_.Int("num_attention_heads", 1, kHeadsLimit);
-    const int kv_heads = family_.kv_heads == 0 ? attention.heads : family_.kv_heads;
+    const bool as_heads = family_.kv_heads == 0 || IsNull("num_key_value_heads");
+    const int kv_heads = as_heads ? attention.heads : family_.kv_heads;
     attention.kv_heads = fields_.Int("num_key_value_heads", 1, kHeadsLimit, kv_heads);
     if (fields_.status().ok() && attention.heads % attention.kv_heads != 0) {
       fields_.Fail("num_key_value_heads", StrCat("expected a divisor of num_attention_heads ",
@@ -421,10 +429,7 @@ class LlamaConfigReader {
     if (!family_.reads_window) return;
     const bool on = !family_.window_is_optional || fields_.Bool("use_sliding_window", false);
     int window = fields_.Int("sliding_window", 1, kPositionsLimit, family_.window);
-    // null turns off the window that a config without the field has.
-    if (const auto given = config_.find("sliding_window");
-        given != config_.end() && given->is_null())
-      window = 0;
+    if (IsNull("sliding_window")) window = 0;
     // A window of all positions is none.
     if (!on || window == 0 || window >= spec_.context_length) return;
     if (family_.window_is_optional && !types.empty() && !HasTypeOfEachLayer(types)) return;

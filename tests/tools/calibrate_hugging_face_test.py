@@ -170,6 +170,16 @@ class CalibrateTest(support.ToolTest):
         self.source = out
         self.assertEqual(len(read(self.calibrate("of_shards"))), len(after))
 
+    def test_null_is_as_many_kv_heads_as_heads_and_no_window(self):
+        mistral = {"architectures": ["MistralForCausalLM"], "max_position_embeddings": 8192}
+        for null, kv_heads, longest in (
+            ({"num_key_value_heads": None}, HEADS, 4096),
+            ({"sliding_window": None}, KV_HEADS, 8192),
+        ):
+            self.write_config(self.fields | mistral | null)
+            config = llama_forward.LlamaConfig.read(self.source / "config.json")
+            self.assertEqual((config.kv_heads, config.longest), (kv_heads, longest), null)
+
     def test_errors(self):
         def check(pattern: str, fields: dict):
             self.write_config(self.fields | fields)

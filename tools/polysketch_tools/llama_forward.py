@@ -65,7 +65,10 @@ def _config(fields: dict) -> LlamaConfig:
         raise ToolError(f"architectures: expected one of {', '.join(_DEFAULTS)}; found {architectures!r}")
     if fields.get("quantization_config") is not None:
         raise ToolError("quantization_config: expected a model of F32, F16 or BF16")
-    fields = _DEFAULTS[name] | {key: value for key, value in fields.items() if value is not None}
+    # Null is another value than the class's own: as many kv heads as heads, no window.
+    null = {key for key in ("num_key_value_heads", "sliding_window") if fields.get(key, 0) is None}
+    defaults = {key: value for key, value in _DEFAULTS[name].items() if key not in null}
+    fields = defaults | {key: value for key, value in fields.items() if value is not None}
     layers, heads = (int(fields[key]) for key in ("num_hidden_layers", "num_attention_heads"))
     width = int(fields["hidden_size"])
     head_dim = int(fields.get("head_dim", width // heads))

@@ -98,6 +98,19 @@ TEST(LlamaConfigTest, WhatMayBeLeftOut) {
   EXPECT_TRUE(spec.stop_ids.empty());
 }
 
+TEST(LlamaConfigTest, NullIsAsManyKvHeadsAsHeads) {
+  const std::pair<const char*, const char*> classes[] = {{"LlamaForCausalLM", "llama"},
+                                                         {"MistralForCausalLM", "mistral"},
+                                                         {"Qwen2ForCausalLM", "qwen2"},
+                                                         {"Qwen3ForCausalLM", "qwen3"},
+                                                         {"SmolLM3ForCausalLM", "smollm3"}};
+  for (const auto& [architecture, type] : classes) {
+    const json config = With(Of(architecture, type),
+                             {{"num_attention_heads", 16}, {"num_key_value_heads", nullptr}});
+    EXPECT_EQ(SpecOf(config).layers[0].attention.kv_heads, 16) << architecture;
+  }
+}
+
 TEST(LlamaConfigTest, HowTheClassesDiffer) {
   EXPECT_TRUE(SpecOf(Of("Qwen2ForCausalLM", "qwen2")).frame.qkv_bias);
   EXPECT_FALSE(SpecOf(Of("Qwen2ForCausalLM", "qwen2")).frame.out_bias);
