@@ -1,8 +1,10 @@
 // Reads a matrix of a checkpoint element by element, for the packing code of all backends.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "base/half.h"
 #include "kernels/matrix.h"
@@ -89,6 +91,23 @@ inline uint16_t QuantizeColumnGroupQ4(const HostMatrix& w, bool transpose, int64
   float values[kQ4Group];
   for (int64_t k = 0; k < count; ++k) values[k] = ReadPacked(w, transpose, first + k, n);
   return QuantizeGroupQ4(values, count, q);
+}
+
+// Column n of the q4 matrix that PackMatrix makes of w, for products that add scaled groups as
+// integers: the scale of a group is an integer of at most `limit` <= 127 times a unit of the column,
+// which is returned. Writes the elements' integers to q [in], those of the scales to scales
+// [Q4Groups(in)].
+inline float QuantizeColumnQ4(const HostMatrix& w, bool transpose, int64_t in, int64_t n,
+                              float limit, int8_t* q, int8_t* scales) {
+  std::vector<float> exact(static_cast<size_t>(Q4Groups(in)));
+  for (int64_t first = 0; first < in; first += kQ4Group) {
+    const int64_t count = std::min(kQ4Group, in - first);
+    exact[first / kQ4Group] =
+        Bf16ToFloat(QuantizeColumnGroupQ4(w, transpose, first, count, n, q + first));
+  }
+  const QuantScale unit = QuantScale::Of(LargestMagnitude(exact.data(), Q4Groups(in), 1), limit);
+  for (int64_t g = 0; g < Q4Groups(in); ++g) scales[g] = Quantize(exact[g], unit);
+  return unit.scale;
 }
 
 }  // namespace polysketch

@@ -279,7 +279,9 @@ int Main(int argc, char** argv) {
     for (const int64_t rows : {1, 4, 16, 64, 8192}) BenchFused(each, rows);
   }
   BenchProduct(&bench, 64, 768, 2304, DataType::kF32);
-  BenchProduct(&bench, 64, 768, 2304, DataType::kQ8);
+  for (const DataType type : {DataType::kQ8, DataType::kQ4}) {
+    for (const int64_t rows : {1, 64, 8192}) BenchProduct(&bench, rows, 768, 2304, type);
+  }
   const Network network(&bench, 64, 32);
   for (const int tokens : {1, 64, 8192}) BenchSketch(&bench, network, 2 * 12 * tokens);
   for (const int n : {8192, 32768}) {

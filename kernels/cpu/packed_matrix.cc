@@ -76,24 +76,14 @@ void PackedMatrix::PackQ8(const HostMatrix& w, bool transpose, PageArena* arena)
 
 void PackedMatrix::PackQ4(const HostMatrix& w, bool transpose, PageArena* arena) {
   scales_ = arena->New<float>(static_cast<size_t>(panels() * kPanelColumns));
-  AlignedBuffer<float> scales(static_cast<size_t>(Q4Groups(in())));
+  AlignedBuffer<int8_t> q(static_cast<size_t>(in())), scales(static_cast<size_t>(Q4Groups(in())));
   // Integers of elements from `in` on are arbitrary: their activations are zero.
   for (int64_t n = 0; n < out(); ++n) {
-    for (int64_t first = 0; first < in(); first += kQ4Group) {
-      const int64_t count = std::min(kQ4Group, in() - first);
-      int8_t q[kQ4Group];
-      scales[first / kQ4Group] =
-          Bf16ToFloat(QuantizeColumnGroupQ4(w, transpose, first, count, n, q));
-      for (int64_t k = 0; k < count; ++k) {
-        const int shift = k % 8 < 4 ? 0 : 4;
-        *ByteQ4(first + k, n) |= static_cast<uint8_t>((q[k] + 8) << shift);
-      }
+    scales_[n] = QuantizeColumnQ4(w, transpose, in(), n, kQuantMax, q.data(), scales.data());
+    for (int64_t k = 0; k < in(); ++k) {
+      *ByteQ4(k, n) |= static_cast<uint8_t>((q[k] + 8) << (k % 8 < 4 ? 0 : 4));
     }
-    const QuantScale unit = QuantScale::Of(LargestMagnitude(scales.data(), Q4Groups(in()), 1));
-    scales_[n] = unit.scale;
-    for (int64_t first = 0; first < in(); first += kQ4Group) {
-      *ScaleQ4(first, n) = Quantize(scales[first / kQ4Group], unit);
-    }
+    for (int64_t g = 0; g < Q4Groups(in()); ++g) *ScaleQ4(g * kQ4Group, n) = scales[g];
   }
 }
 

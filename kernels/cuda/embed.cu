@@ -11,7 +11,7 @@ namespace {
 struct Embedding {
   const void* data;
   const float* column_scales;
-  const uint16_t* group_scales;
+  const int8_t* group_scales;
   DataType type;
   int64_t padded_out;
 
@@ -30,11 +30,11 @@ struct Embedding {
                column_scales[token];
       }
       case DataType::kQ4: {
-        const uint32_t byte = Word(i / 8, token) >> 8 * (i % 4) & 0xff;
-        // Both halves are signed: the lower one is moved up, and a shift back keeps its sign.
-        const auto upper = static_cast<int8_t>(i % 8 < 4 ? byte << 4 & 0xf0 : byte & 0xf0);
-        return static_cast<float>(upper >> 4) *
-               WidenBf16(group_scales[i / kQ4Group * padded_out + token]);
+        const int group = i / static_cast<int>(kQ4Group), j = i % static_cast<int>(kQ4Group);
+        const uint32_t byte = Word(4 * group + j % 16 / 4, token) >> 8 * (j % 4) & 0xff;
+        const int q = static_cast<int>(j < 16 ? byte & 0xf : byte >> 4) - 8;
+        return static_cast<float>(q * group_scales[group * padded_out + token]) *
+               column_scales[token];
       }
     }
     return 0;

@@ -28,15 +28,30 @@ void PutByte(const CudaMatrix& matrix, int64_t i, int64_t o, int8_t q, uint8_t* 
   bytes[(i / 4 * matrix.padded_out() + o) * 4 + i % 4] = static_cast<uint8_t>(q);
 }
 void PutHalfByte(const CudaMatrix& matrix, int64_t i, int64_t o, int8_t q, uint8_t* bytes) {
-  uint8_t& byte = bytes[(i / 8 * matrix.padded_out() + o) * 4 + i % 4];
-  byte = static_cast<uint8_t>(byte | (q & 0xf) << (i % 8 < 4 ? 0 : 4));
+  const int64_t word = i / kQ4Group * 4 + i % 16 / 4;
+  uint8_t& byte = bytes[(word * matrix.padded_out() + o) * 4 + i % 4];
+  byte = static_cast<uint8_t>(byte | (q + 8) << (i % kQ4Group < 16 ? 0 : 4));
+}
+
+// The largest integer of a scale of a group with which the sum of all groups, each of 32 products of
+// at most 8 * 127, fits 32 bits.
+float GroupScaleLimit(int64_t in) {
+  const int64_t fits = INT32_MAX / (kQ4Group * 8 * 127 * Q4Groups(in));
+  return std::min(kQuantMax, static_cast<float>(fits));
+}
+
+template <typename T>
+void Upload(Device* device, const std::vector<T>& host, DeviceArray<T>* array) {
+  *array = DeviceArray<T>(device, host.size());
+  device->CopyIn(array->data(), host.data(), host.size() * sizeof(T));
 }
 
 }  // namespace
 
 CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, DataType type)
     : Matrix(transpose ? w.cols : w.rows, transpose ? w.rows : w.cols, type) {
-  std::vector<uint8_t> host, scale_bytes;
+  std::vector<uint8_t> host;
+  std::vector<float> scales(IsQuantized(this->type()) ? out() : 0);
   switch (this->type()) {
     case DataType::kF32:
       host = Rows<float>(*this, w, transpose, [](float x) { return x; });
@@ -51,8 +66,6 @@ CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, Data
       std::vector<float> column(in());
       std::vector<int8_t> q(in());
       host.resize(padded_in() * padded_out());
-      scale_bytes.resize(out() * sizeof(float));
-      auto* scales = reinterpret_cast<float*>(scale_bytes.data());
       for (int64_t o = 0; o < out(); ++o) {
         scales[o] = QuantizeColumnQ8(w, transpose, in(), o, column.data(), q.data());
         for (int64_t i = 0; i < in(); ++i) PutByte(*this, i, o, q[i], host.data());
@@ -60,29 +73,23 @@ CudaMatrix::CudaMatrix(Device* device, const HostMatrix& w, bool transpose, Data
       break;
     }
     case DataType::kQ4: {
+      std::vector<int8_t> q(in()), of_column(Q4Groups(in()));
+      std::vector<int8_t> of_groups(padded_in() / kQ4Group * padded_out());
       host.resize(padded_in() * padded_out() / 2);
-      scale_bytes.resize(Q4Groups(in()) * padded_out() * sizeof(uint16_t));
-      auto* scales = reinterpret_cast<uint16_t*>(scale_bytes.data());
       for (int64_t o = 0; o < out(); ++o) {
-        for (int64_t first = 0; first < in(); first += kQ4Group) {
-          const int64_t count = std::min(kQ4Group, in() - first);
-          int8_t q[kQ4Group];
-          scales[first / kQ4Group * padded_out() + o] =
-              QuantizeColumnGroupQ4(w, transpose, first, count, o, q);
-          for (int64_t i = 0; i < count; ++i) {
-            PutHalfByte(*this, first + i, o, q[i], host.data());
-          }
+        scales[o] = QuantizeColumnQ4(w, transpose, in(), o, GroupScaleLimit(in()), q.data(),
+                                     of_column.data());
+        for (int64_t i = 0; i < in(); ++i) PutHalfByte(*this, i, o, q[i], host.data());
+        for (int64_t g = 0; g < Q4Groups(in()); ++g) {
+          of_groups[g * padded_out() + o] = of_column[g];
         }
       }
+      Upload(device, of_groups, &group_scales_);
       break;
     }
   }
-  if (!scale_bytes.empty()) {
-    scales_ = DeviceArray<uint8_t>(device, scale_bytes.size());
-    device->CopyIn(scales_.data(), scale_bytes.data(), scale_bytes.size());
-  }
-  data_ = DeviceArray<uint8_t>(device, host.size());
-  device->CopyIn(data_.data(), host.data(), host.size());
+  if (!scales.empty()) Upload(device, scales, &scales_);
+  Upload(device, host, &data_);
 }
 
 }  // namespace polysketch::cuda

@@ -134,6 +134,17 @@ __device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t sum) {
 #endif
 }
 
+// Byte i of a word, signed.
+__device__ __forceinline__ int32_t SignedByte(uint32_t word, int i) {
+#if defined(__CUDACC__)
+  int32_t byte;  // and its sign three times
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(byte) : "r"(word), "r"(0x8880 + 0x1111 * i));
+  return byte;
+#else
+  return static_cast<int8_t>(word >> 8 * i);
+#endif
+}
+
 // Copies one half of a pair to both halves.
 __device__ __forceinline__ uint32_t BroadcastLow(uint32_t pair) {
   return (pair & 0xffffu) | (pair << 16);
@@ -171,6 +182,22 @@ __device__ __forceinline__ void MmaF16(float (&c)[4], const uint32_t (&a)[4], ui
 #else
   const uint32_t b[2] = {b0, b1};
   simt::MmaF16(c, a, b);
+#endif
+}
+
+// c [16 x 8] += a [16 x 32] b [32 x 8] of signed bytes, with exact sums. Fragments of mma.m16n8k32:
+// lane 4 g + t holds of a rows g and g + 8 of columns 4t to 4t + 3, then of columns 4t + 16 on; of b
+// rows 4t to 4t + 3 of column g, then rows 4t + 16 on; of c the elements of m16n8k16.
+__device__ __forceinline__ void MmaBytes(int32_t (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                         uint32_t b1) {
+#if defined(__CUDACC__)
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  const uint32_t b[2] = {b0, b1};
+  simt::MmaBytes(c, a, b);
 #endif
 }
 

@@ -1,16 +1,15 @@
-// Products with weights of 8 and of 4 bits (kernels/quantize.h). The time of few rows is that of
-// reading the weights, so a thread reads 16 bytes of them at a time: four columns of one word each,
-// a word being 4 k of 8 bits or 8 k of 4 bits (matrix.h). Each word is multiplied by words of the
-// quantised rows, four integers an instruction.
+// Products with weights of 8 and of 4 bits (kernels/quantize.h): rows are quantised, then few of them
+// are multiplied here, many on tensor cores (quantized_tiles.cuh). All sums are of integers and
+// exact, so that every order of a sum gives the same bits.
 //
-// A thread has every kSlices-th unit of k: 16 k of 8 bits, whose sum of integers is exact in any
-// order, or one group of 32 k of 4 bits. The float32 sums of groups are joined by a fixed tree, and
-// neither the cut nor the tree depends on the number of rows.
-#include <type_traits>
-
+// The time of few rows is that of reading the weights: a thread reads 16 bytes of them at a time,
+// four columns of one word each, and has every kSlices-th unit of k (16 k of 8 bits, a group of 32 k
+// of 4 bits).
 #include "base/check.h"
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/half_product.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/quantized_tiles.cuh"
 #include "kernels/quantize.h"
 
 namespace polysketch::cuda {
@@ -48,20 +47,6 @@ __global__ void QuantizeRows(const float* x, int64_t width, int64_t padded, int8
   }
 }
 
-struct Arguments {
-  const int8_t* x;        // [rows][padded_in]
-  const float* x_scales;  // [rows]
-  int64_t rows;
-  int padded_in;
-  const uint32_t* w;             // words [padded_in / 4 or 8][padded_out]
-  const float* column_scales;    // 8 bits: [out]
-  const uint16_t* group_scales;  // 4 bits: bf16 [groups][padded_out]
-  int columns, padded_out;
-  const float* bias;
-  bool accumulate;
-  float* out;
-};
-
 // sums[c] += the products of a word of x and one of each of four columns.
 __device__ __forceinline__ void AddWords(uint32_t x, const uint4& w, int32_t (&sums)[4]) {
   sums[0] = Dot4(x, w.x, sums[0]);
@@ -70,53 +55,53 @@ __device__ __forceinline__ void AddWords(uint32_t x, const uint4& w, int32_t (&s
   sums[3] = Dot4(x, w.w, sums[3]);
 }
 
-// The lower or upper four bits of each byte, each times 16, as signed bytes.
-__device__ __forceinline__ uint4 LowerHalves(const uint4& w) {
-  constexpr uint32_t kUpper = 0xf0f0f0f0u;
-  return {w.x << 4 & kUpper, w.y << 4 & kUpper, w.z << 4 & kUpper, w.w << 4 & kUpper};
+// Integers of 4 bits, which are stored plus 8, as signed ones.
+__device__ __forceinline__ uint4 SignedHalves(const uint4& w) {
+  constexpr uint32_t kEights = 0x88888888u;
+  return {w.x ^ kEights, w.y ^ kEights, w.z ^ kEights, w.w ^ kEights};
 }
+// The lower or upper four bits of each byte, each times 16, as signed bytes.
 __device__ __forceinline__ uint4 UpperHalves(const uint4& w) {
   constexpr uint32_t kUpper = 0xf0f0f0f0u;
   return {w.x & kUpper, w.y & kUpper, w.z & kUpper, w.w & kUpper};
 }
-
-// The sums of one unit of k: w[i] is word row i of four columns, x the unit's words of a row.
-__device__ __forceinline__ void AddUnit(const uint4* x, const uint4 (&w)[4], const float (&)[4],
-                                        int32_t (&sums)[4]) {
-  const uint4 words = x[0];
-  AddWords(words.x, w[0], sums);
-  AddWords(words.y, w[1], sums);
-  AddWords(words.z, w[2], sums);
-  AddWords(words.w, w[3], sums);
+__device__ __forceinline__ uint4 LowerHalves(const uint4& w) {
+  return UpperHalves({w.x << 4, w.y << 4, w.z << 4, w.w << 4});
 }
-__device__ __forceinline__ void AddUnit(const uint4* x, const uint4 (&w)[4],
-                                        const float (&scales)[4], float (&sums)[4]) {
-  int32_t group[4] = {};  // 16 times the sum of the group
-  const uint4 first = x[0], second = x[1];
-  AddWords(first.x, LowerHalves(w[0]), group);
-  AddWords(first.y, UpperHalves(w[0]), group);
-  AddWords(first.z, LowerHalves(w[1]), group);
-  AddWords(first.w, UpperHalves(w[1]), group);
-  AddWords(second.x, LowerHalves(w[2]), group);
-  AddWords(second.y, UpperHalves(w[2]), group);
-  AddWords(second.z, LowerHalves(w[3]), group);
-  AddWords(second.w, UpperHalves(w[3]), group);
+
+// sums[c] += the products of a row's unit and four columns. w[i]: word row i of the columns; scales:
+// of 4 bits, a byte for each column.
+template <bool kQ4>
+__device__ __forceinline__ void AddUnit(const uint4* x, const uint4 (&w)[4], uint32_t scales,
+                                        int32_t (&sums)[4]) {
+  const uint4 first = x[0];
+  const uint32_t lower[4] = {first.x, first.y, first.z, first.w};
+  if constexpr (!kQ4) {
 #pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    sums[c] = fmaf(static_cast<float>(group[c] >> 4), scales[c], sums[c]);
+    for (int i = 0; i < 4; ++i) AddWords(lower[i], w[i], sums);
+  } else {
+    const uint4 second = x[1];
+    const uint32_t upper[4] = {second.x, second.y, second.z, second.w};
+    int32_t group[4] = {};  // 16 times the sum of the group
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      AddWords(lower[i], LowerHalves(w[i]), group);
+      AddWords(upper[i], UpperHalves(w[i]), group);
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) sums[c] += (group[c] >> 4) * SignedByte(scales, c);
   }
 }
 
 // blockIdx: 16 columns, R rows.
 template <int R, bool kQ4>
-__global__ void __launch_bounds__(kThreads) QuantizedProduct(const Arguments p) {
+__global__ void __launch_bounds__(kThreads) QuantizedProduct(const QuantArguments p) {
   AfterEarlierKernels();
-  using Sum = std::conditional_t<kQ4, float, int32_t>;
   constexpr int kUnit = kQ4 ? static_cast<int>(kQ4Group) : 16;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const int column = static_cast<int>(blockIdx.x) * kColumns + lane % kColumnLanes * 4;
   const int64_t row0 = static_cast<int64_t>(blockIdx.y) * R;
-  Sum sums[R][4] = {};
+  int32_t sums[R][4] = {};
   for (int unit = warp * kSliceLanes + lane / kColumnLanes; unit * kUnit < p.padded_in;
        unit += kSlices) {
     const uint32_t* from = p.w + static_cast<int64_t>(unit) * 4 * p.padded_out + column;
@@ -124,31 +109,28 @@ __global__ void __launch_bounds__(kThreads) QuantizedProduct(const Arguments p) 
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       w[i] = *reinterpret_cast<const uint4*>(from + static_cast<int64_t>(i) * p.padded_out);
+      if constexpr (kQ4) w[i] = SignedHalves(w[i]);
     }
-    float scales[4] = {};
+    uint32_t scales = 0;
     if constexpr (kQ4) {
-      const uint2 pairs = *reinterpret_cast<const uint2*>(
+      scales = *reinterpret_cast<const uint32_t*>(
           p.group_scales + static_cast<int64_t>(unit) * p.padded_out + column);
-      scales[0] = WidenBf16(static_cast<Bf16>(pairs.x));
-      scales[1] = WidenBf16(static_cast<Bf16>(pairs.x >> 16));
-      scales[2] = WidenBf16(static_cast<Bf16>(pairs.y));
-      scales[3] = WidenBf16(static_cast<Bf16>(pairs.y >> 16));
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       // Rows that x does not have repeat the last one: their sums are not stored.
       const int64_t row = row0 + r < p.rows ? row0 + r : p.rows - 1;
-      AddUnit(reinterpret_cast<const uint4*>(p.x + row * p.padded_in + unit * kUnit), w, scales,
-              sums[r]);
+      AddUnit<kQ4>(reinterpret_cast<const uint4*>(p.x + row * p.padded_in + unit * kUnit), w,
+                   scales, sums[r]);
     }
   }
 
-  auto* of_warps = SharedMemory<Sum>();  // [kWarps][R][kColumns]
+  auto* of_warps = SharedMemory<int32_t>();  // [kWarps][R][kColumns]
 #pragma unroll
   for (int r = 0; r < R; ++r) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      Sum sum = sums[r][c];
+      int32_t sum = sums[r][c];
 #pragma unroll
       for (int distance = kColumnLanes; distance < kWarpSize; distance *= 2) {
         sum += __shfl_xor_sync(kFullWarp, sum, distance);
@@ -161,54 +143,67 @@ __global__ void __launch_bounds__(kThreads) QuantizedProduct(const Arguments p) 
     const int64_t row = row0 + i / kColumns;
     const int own = static_cast<int>(blockIdx.x) * kColumns + i % kColumns;
     if (row >= p.rows || own >= p.columns) continue;
-    Sum sum = of_warps[i];
+    int32_t sum = of_warps[i];
 #pragma unroll
     for (int other = 1; other < kWarps; ++other) sum += of_warps[other * R * kColumns + i];
-    float value;
-    if constexpr (kQ4) {
-      value = sum * p.x_scales[row];
-    } else {
-      value = static_cast<float>(sum) * (p.x_scales[row] * p.column_scales[own]);
-    }
-    float* to = p.out + row * p.columns + own;
-    if (p.bias != nullptr) value += p.bias[own];
-    if (p.accumulate) value += *to;
-    *to = value;
+    Finish(static_cast<float>(sum) * (p.x_scales[row] * p.column_scales[own]), p.bias, p.accumulate,
+           own, p.out + row * p.columns + own);
   }
 }
 
 template <int R>
-void Launch(Device* device, bool q4, const Arguments& p) {
+void LaunchFew(Device* device, bool q4, const QuantArguments& p) {
   device->LaunchDependent(q4 ? QuantizedProduct<R, true> : QuantizedProduct<R, false>,
                           dim3(CeilDiv(p.columns, kColumns), CeilDiv(p.rows, R)), kThreads,
-                          kWarps * R * kColumns * sizeof(float), p);
+                          kWarps * R * kColumns * sizeof(int32_t), p);
 }
+
+template <typename T>
+void LaunchTiles(Device* device, const QuantArguments& p) {
+  static_assert(T::kDepth == kQuantDepth);
+  device->LaunchDependent(QuantizedTiles<T>,
+                          dim3(CeilDiv(p.columns, T::kColumns), CeilDiv(p.rows, T::kRows)),
+                          T::kThreads, T::kShared, p);
+}
+
+template <int kSide>
+void LaunchTiles(Device* device, bool q4, const QuantArguments& p) {
+  if (q4) return LaunchTiles<QuantTile<kSide, kSide, true>>(device, p);
+  LaunchTiles<QuantTile<kSide, kSide, false>>(device, p);
+}
+
+// More rows are multiplied on tensor cores. Without them the time grows with every eight rows; with
+// them it is that of a chain of stages, whatever the rows of a tile.
+constexpr int64_t kFewRows = 32;
 
 }  // namespace
 
 void CudaBackend::MatMulQuantized(const float* x, int64_t rows, const CudaMatrix& w,
                                   const float* bias, bool accumulate, float* out) {
-  PS_CHECK(w.in() < kQuantLongest) << w.in();
+  PS_CHECK(w.in() <= kQuantLongest) << w.in();
   int8_t* quantised = bytes_.Grow(device_.get(), rows * w.padded_in());
   float* scales = floats_[3].Grow(device_.get(), rows);
   device_->LaunchDependent(QuantizeRows, dim3(static_cast<unsigned>(rows)), 128,
                            kWarpSize * sizeof(float), x, w.in(), w.padded_in(), quantised, scales);
-  const Arguments p{quantised,
-                    scales,
-                    rows,
-                    static_cast<int>(w.padded_in()),
-                    w.words(),
-                    w.column_scales(),
-                    w.group_scales(),
-                    static_cast<int>(w.out()),
-                    static_cast<int>(w.padded_out()),
-                    bias,
-                    accumulate,
-                    out};
+  const QuantArguments p{quantised,
+                         scales,
+                         rows,
+                         static_cast<int>(w.padded_in()),
+                         w.words(),
+                         w.column_scales(),
+                         w.group_scales(),
+                         static_cast<int>(w.out()),
+                         static_cast<int>(w.padded_out()),
+                         bias,
+                         accumulate,
+                         out,
+                         AlignedQuads(w.out(), {bias, out})};
   const bool q4 = w.type() == DataType::kQ4;
-  if (rows == 1) return Launch<1>(device_.get(), q4, p);
-  if (rows <= 4) return Launch<4>(device_.get(), q4, p);
-  Launch<8>(device_.get(), q4, p);
+  if (rows == 1) return LaunchFew<1>(device_.get(), q4, p);
+  if (rows <= 4) return LaunchFew<4>(device_.get(), q4, p);
+  if (rows <= kFewRows) return LaunchFew<8>(device_.get(), q4, p);
+  if (ManyTiles(rows, w)) return LaunchTiles<128>(device_.get(), q4, p);
+  LaunchTiles<64>(device_.get(), q4, p);
 }
 
 }  // namespace polysketch::cuda

@@ -147,8 +147,8 @@ void CountAccess(const void* address, size_t bytes, bool write) {
   counter.busy = false;
 }
 
-void CountProduct() {
-  if (counter.running && counter.current != nullptr) ++counter.current->products;
+void CountProducts(int count) {
+  if (counter.running && counter.current != nullptr) counter.current->products += count;
 }
 
 }  // namespace simt

@@ -15,7 +15,7 @@ struct KernelCount {
   const void* kernel = nullptr;
   int64_t launches = 0;
   int64_t read = 0, written = 0;  // bytes
-  int64_t products = 0;           // mma.m16n8k16 of a warp
+  int64_t products = 0;           // mma.m16n8k16 of a warp; m16n8k32 of bytes counts twice
 };
 
 // From StartCounting to StopCounting, which returns the counts in the order of first launches.
@@ -27,6 +27,6 @@ std::string KernelName(const void* kernel);
 // --- what the machine calls ---
 void CountLaunch(const void* kernel);
 void CountAccess(const void* address, size_t bytes, bool write);
-void CountProduct();
+void CountProducts(int count);
 
 }  // namespace simt

@@ -121,6 +121,39 @@ TEST(SimtTest, MmaIsAProduct) {
   }
 }
 
+__global__ void OneProductOfBytes(const int8_t* A, const int8_t* B, int32_t* C) {
+  auto* shared = SharedMemory<int8_t>();  // A, row by row
+  for (int i = threadIdx.x; i < 512; i += 32) shared[i] = A[i];
+  __syncthreads();
+  const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
+  uint32_t a[4], b[2] = {};
+  LoadMatrix4(a, shared + lane % 16 * 32 + lane / 16 * 16);
+  for (int i = 0; i < 4; ++i) {
+    b[0] |= static_cast<uint32_t>(static_cast<uint8_t>(B[(4 * t + i) * 8 + g])) << 8 * i;
+    b[1] |= static_cast<uint32_t>(static_cast<uint8_t>(B[(16 + 4 * t + i) * 8 + g])) << 8 * i;
+  }
+  int32_t c[4] = {1, 1, 1, 1};
+  MmaBytes(c, a, b[0], b[1]);
+  for (int i = 0; i < 4; ++i) C[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = c[i];
+}
+
+TEST(SimtTest, MmaOfBytesIsAProduct) {
+  const auto device = Open();
+  testing::Random random(1);
+  std::vector<int8_t> A(16 * 32), B(32 * 8);
+  for (int8_t& x : A) x = static_cast<int8_t>(random.Int(-128, 127));
+  for (int8_t& x : B) x = static_cast<int8_t>(random.Int(-128, 127));
+  std::vector<int32_t> C(16 * 8);
+  device->Launch(OneProductOfBytes, dim3(1), 32, 512, A.data(), B.data(), C.data());
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      int32_t sum = 1;
+      for (int k = 0; k < 32; ++k) sum += A[i * 32 + k] * B[k * 8 + j];
+      EXPECT_EQ(C[i * 8 + j], sum) << i << " " << j;
+    }
+  }
+}
+
 __global__ void HalfWarp() {
   if (threadIdx.x < 16) WarpSum(1.0f);
 }

@@ -101,6 +101,7 @@ void CopyBulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier);
 // Software twins of the tensor core instructions of kernels/cuda/ptx.cuh.
 void MmaBf16(float c[4], const uint32_t a[4], const uint32_t b[2]);
 void MmaF16(float c[4], const uint32_t a[4], const uint32_t b[2]);
+void MmaBytes(int32_t c[4], const uint32_t a[4], const uint32_t b[2]);
 // Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 void LoadMatrix4(uint32_t out[4], const void* row, bool transpose);
 

@@ -25,6 +25,7 @@ UNITS = {"registers": "registers a thread", "stack": "bytes of local memory a th
          "divisions": "integer divisions in loops, or of 64 bits"}
 SLACK = 0.05  # a figure that is lower than its limit by more than this share is an invitation to lower the limit
 SKIPPED = 77
+PRODUCTS = ("HMMA", "HGMMA", "IMMA")
 
 
 def _divides_32(instruction):
@@ -44,13 +45,16 @@ def divisions(kernel):
 
 
 def products(instruction):
-    """Tensor core products in units of HMMA.16816, of a warp: HGMMA.64xNx16 of four warps is N / 8 of them in each."""
+    """Tensor core products in units of HMMA.16816, of a warp: HGMMA.64xNx16 of four warps is N / 8 of them in each,
+    IMMA.16832 of bytes is two."""
     wide = re.match(r"HGMMA\.64x(\d+)x16\b", instruction.name)
-    return int(wide.group(1)) // 8 if wide else int(instruction.name.startswith("HMMA"))
+    if wide:
+        return int(wide.group(1)) // 8
+    return 2 if instruction.name.startswith("IMMA.16832") else int(instruction.name.startswith("HMMA"))
 
 
 def figures_of(kernel):
-    loops = [(len(loop), sum(map(products, loop))) for loop in kernel.loops_with(("HMMA", "HGMMA"))]
+    loops = [(len(loop), sum(map(products, loop))) for loop in kernel.loops_with(PRODUCTS)]
     figures = {"registers": kernel.registers, "stack": kernel.stack, "divisions": divisions(kernel)}
     if loops:
         figures["worst"] = round(max(length / count for length, count in loops), 1)

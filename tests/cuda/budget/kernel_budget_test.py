@@ -55,6 +55,10 @@ class KernelBudgetTest(unittest.TestCase):
         self.assertEqual(kernel_budget.figures_of(planted()),
                          {"registers": 100, "stack": 8, "worst": 9.0, "all": 6.0, "divisions": 2})
 
+    def test_products_of_bytes_count_twice(self):
+        for name, count in (("HMMA.16816.F32.BF16", 1), ("HGMMA.64x32x16.F32.BF16", 4), ("IMMA.16832.S8.S8", 2), ("IMAD", 0)):
+            self.assertEqual(kernel_budget.products(sass.Instruction("", name, "R0, R4, R2, R0")), count, name)
+
     def test_names_are_short(self):
         self.assertEqual(sass.short_name("void polysketch::cuda::(anonymous namespace)::Half<16, (bool)1>(int, X<2>)"), "Half<16, 1>")
         self.assertEqual(sass.short_name("void polysketch::cuda::StoreTokens<unsigned short>(polysketch::cuda::A)"),
