@@ -2,12 +2,8 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include <nlohmann/json.hpp>
-
 #include "base/utf8.h"
-#include "server/convert/status_map.h"
 #include "server/http/http_errors.h"
-#include "server/http/json_text.h"
 
 namespace polysketch {
 namespace {
@@ -44,25 +40,13 @@ Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* me
                          ": ", WholeCharacters(std::string(parsed.message())));
 }
 
-std::string JsonLine(const google::protobuf::Message& message) {
+Result<std::string> JsonLine(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   std::string line;
   if (!google::protobuf::util::MessageToJsonString(message, &line, options).ok())
-    return ErrorLine(Internal("the message has no JSON form"));
+    return Internal("the message has no JSON form");
   return line + "\n";
-}
-
-std::string ErrorLine(const Status& status) {
-  const nlohmann::json json = {
-      {"error",
-       {{"code", std::string(CodeName(status.code()))}, {"message", ShownMessage(status)}}}};
-  return JsonText(json) + "\n";
-}
-
-void RefusePage(HttpExchange* exchange, const Status& status) {
-  exchange->OnRefused(status);
-  exchange->Reply(HttpStatus(status), kJsonType, ErrorLine(status));
 }
 
 }  // namespace polysketch

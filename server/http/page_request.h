@@ -16,10 +16,6 @@ namespace polysketch {
 Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* message);
 
 // The message on a line of JSON.
-std::string JsonLine(const google::protobuf::Message& message);
-// {"error": {"code": ..., "message": ...}} on a line.
-std::string ErrorLine(const Status& status);
-// Replies with the error.
-void RefusePage(HttpExchange* exchange, const Status& status);
+Result<std::string> JsonLine(const google::protobuf::Message& message);
 
 }  // namespace polysketch

@@ -9,6 +9,7 @@
 #include "polysketch_build_info.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
+#include "server/http/session_paths.h"
 #include "server/http/web_files.h"
 
 namespace polysketch {
@@ -84,7 +85,7 @@ std::string StatusPage::StatusJson() const {
 
 void StatusPage::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const std::string& path = exchange->request().path;
-  if (Playground::IsPath(path)) return playground_.Handle(exchange);
+  if (HandleSessions(*router_, exchange)) return;
   const WebFile* const file = FindWebFile(path);
   if (file == nullptr && !IsHealthPath(path) && path != "/version" && path != "/api/status")
     return ReplyNoSuchPath(exchange.get());

@@ -33,9 +33,8 @@ class StatusPage(DeployTest):
         answer.connection = connection
         return answer
 
-    def complete(self, request, headers=None):
-        headers = {"Content-Type": "application/json"} | (headers or {})
-        return self.ask("POST", "/api/complete", json.dumps(request), headers)
+    def post(self, path, request, headers=None):
+        return self.ask("POST", path, json.dumps(request), {"Content-Type": "application/json"} | (headers or {}))
 
     def metric(self, name):
         return json.loads(self.ask("GET", "/api/status").read())["metrics"][name][0]["value"]
@@ -58,7 +57,7 @@ class StatusPage(DeployTest):
         for path in ("/index.html", "/status.j", "/../../etc/passwd", "/metric", "/api"):
             self.assertEqual(self.ask("GET", path).status, 404, path)
         self.assertEqual(self.ask("POST", "/").status, 405)
-        self.assertEqual(self.ask("GET", "/api/complete").status, 405)
+        self.assertEqual(self.ask("GET", "/api/sessions/list").status, 405)
         status = json.loads(self.ask("GET", "/api/status").read())
         self.assertTrue(status["ready"])
         self.assertEqual(status["model"]["name"], "demo")
@@ -70,63 +69,33 @@ class StatusPage(DeployTest):
         }
         self.assertEqual(scraped, {name for name in status["metrics"] if name.startswith("polysketch_")})
 
-    def test_the_playground_says_what_the_client_gets(self):
-        self.start_page()
-        sampling = {"temperature": 0.8, "seed": "5"}
-        answer = self.complete({"prompt": {"text": PROMPT}, "max_tokens": 40, "sampling": sampling})
-        self.assertEqual(answer.status, 200)
-        messages = [json.loads(line) for line in answer.read().splitlines() if line]
-        text = "".join(m.get("delta", {}).get("text", "") for m in messages) + messages[-1]["finish"].get("text", "")
-        client = subprocess.run(
-            [BIN / "polysketch", "--server", self.grpc, "complete", "--prompt", PROMPT, "--json"]
-            + ["--max-tokens", "40", "--temperature", "0.8", "--seed", "5"],
-            capture_output=True,
-            check=True,
-        )
-        self.assertEqual(text, json.loads(client.stdout)["text"])
-        self.assertEqual(messages[-1]["finish"]["usage"]["completion_tokens"], "40")
-
     def test_bad_requests_are_named(self):
         self.start_page()
-        good = {"prompt": {"text": PROMPT}, "max_tokens": 1}
-        for status, request, headers, words in [
-            (400, good | {"sampling": {"top_p": 2}}, {}, "sampling.top_p"),
-            (400, good | {"max_tokn": 1}, {}, "max_tokn"),
-            (400, [1], {}, "CompleteRequest"),
-            (404, good | {"session": "0" * 32}, {}, "session"),
-            (400, good | {"return_state": True}, {}, "return_state"),
-            (400, good, {"Content-Type": "text/plain"}, "application/json"),
-            (403, good, {"Origin": "http://elsewhere.example"}, "Origin"),
-            (413, {"prompt": {"text": "x" * (1 << 20)}}, {}, "at most"),
+        for status, name, request, headers, words in [
+            (400, "list", {"sesion": ""}, {}, "sesion"),
+            (400, "list", [1], {}, "ListSessionsRequest"),
+            (404, "fork", {"session": "0" * 32}, {}, "session"),
+            (400, "list", {}, {"Content-Type": "text/plain"}, "application/json"),
+            (403, "list", {}, {"Origin": "http://elsewhere.example"}, "Origin"),
+            (413, "fork", {"session": "x" * (1 << 20)}, {}, "at most"),
         ]:
-            answer = self.complete(request, headers)
+            answer = self.post("/api/sessions/" + name, request, headers)
             self.assertEqual(answer.status, status, words)
             self.assertIn(words, json.loads(answer.read())["error"]["message"])
-        self.assertEqual(self.complete(good, {"Origin": f"http://{self.address}"}).status, 200)
-
-    def test_whoever_leaves_frees_the_slot_and_few_run_at_once(self):
-        self.start_page()
-        endless = {"prompt": {"text": PROMPT}, "max_tokens": 1000000}
-        answers = [self.complete(endless) for _ in range(4)]
-        self.assertEqual([answer.status for answer in answers], [200] * 4)
-        wait_until(lambda: self.metric("polysketch_num_requests_running") == 4, "four to run")
-        self.assertEqual(self.complete(endless).status, 429)
-        for answer in answers:
-            answer.close()
-            answer.connection.close()
-        wait_until(lambda: self.metric("polysketch_num_requests_running") == 0, "the slots")
-        self.assertEqual(self.complete(endless | {"max_tokens": 1}).status, 200)
+        self.assertEqual(self.post("/api/sessions/list", {}, {"Origin": f"http://{self.address}"}).status, 200)
 
     def test_a_drain_is_not_ready_and_ends_streams_whole(self):
         self.start_page()
-        answer = self.complete({"prompt": {"text": PROMPT}, "max_tokens": 4000})
+        request = {"prompt": PROMPT, "max_tokens": 4000, "stream": True, "stream_options": {"include_usage": True}}
+        answer = self.post("/v1/completions", request)
         answer.readline()  # it runs
         self.process.send_signal(signal.SIGTERM)
         wait_until(lambda: self.ask("GET", "/readyz").status == 503, "not ready")
         self.assertEqual(self.ask("GET", "/healthz").status, 200)
-        self.assertEqual(self.complete({"prompt": {"text": PROMPT}}).status, 503)
-        last = [line for line in answer.read().splitlines() if line][-1]
-        self.assertEqual(json.loads(last)["finish"]["usage"]["completion_tokens"], "4000")
+        self.assertEqual(self.post("/v1/completions", request).status, 503)
+        *_, last, done = [line for line in answer.read().splitlines() if line]
+        self.assertEqual(done, b"data: [DONE]")
+        self.assertEqual(json.loads(last.removeprefix(b"data: "))["usage"]["completion_tokens"], 4000)
         self.assertEqual(self.process.wait(), 0)
 
     @unittest.skipUnless(chromium.program(), "no Chromium")
@@ -217,7 +186,7 @@ class StatusPage(DeployTest):
 
     @unittest.skipUnless(chromium.program(), "no Chromium")
     def test_a_chat_in_a_browser(self):
-        self.start_page("--chat-template", "plain")
+        self.start_page("--chat-template", "plain", "--served-model-name", "novelist")
         page = self.open_in_browser()
         output = lambda: self.text_of(page, "output")
         click = lambda name: page.evaluate(f"document.getElementById('{name}').click()")
@@ -266,7 +235,7 @@ class StatusPage(DeployTest):
         self.assertTrue(page.evaluate("document.getElementById('key_form').hidden"))
 
     def session_call(self, name, request):
-        answer = self.ask("POST", "/api/sessions/" + name, json.dumps(request), {"Content-Type": "application/json"})
+        answer = self.post("/api/sessions/" + name, request)
         self.assertEqual(answer.status, 200, name)
         return json.loads(answer.read())
 

@@ -118,12 +118,12 @@ TEST_F(OpenAi, ARefusedRequestIsLoggedAndCounted) {
       {"NO_SUCH_PATH", 404, "GET", "/nowhere", "", {}},
       {"NO_SUCH_PATH", 404, "POST", "/v1/embeddings", "{}", {}},
       {"METHOD_NOT_ALLOWED", 405, "GET", "/v1/completions", "", {}},
-      {"METHOD_NOT_ALLOWED", 405, "PUT", "/api/complete", "{}", {}},
+      {"METHOD_NOT_ALLOWED", 405, "PUT", "/api/sessions/list", "{}", {}},
       {"HOST_REFUSED", 403, "GET", "/v1/models", "", {{"Host", "evil.example"}}},
       {"PERMISSION_DENIED",
        403,
        "POST",
-       "/api/complete",
+       "/api/sessions/list",
        "{}",
        {{"Origin", "http://evil.example"}}},
       {"MALFORMED_REQUEST", 400, "GET", "/", "", {{"Host", "a"}, {"Host", "b"}}},
@@ -132,7 +132,7 @@ TEST_F(OpenAi, ARefusedRequestIsLoggedAndCounted) {
       {"BODY_TOO_LARGE", 413, "POST", "/tokenize", std::string(65 << 20, 'x'), {}},
       {"INVALID_ARGUMENT", 400, "POST", "/tokenize", "[", {}},
       {"INVALID_ARGUMENT", 400, "POST", "/v1/completions", R"({"temprature": 1})", {}},
-      {"INVALID_ARGUMENT", 400, "POST", "/api/complete", "{\"x\": 1}", {}},
+      {"INVALID_ARGUMENT", 400, "POST", "/api/sessions/list", "{\"x\": 1}", {}},
       {"NOT_FOUND", 404, "POST", "/v1/completions", R"({"model": "gpt"})", {}},
       {"NOT_FOUND", 404, "GET", "/v1/models/gpt", "", {}},
       {"INVALID_ARGUMENT", 400, "POST", "/v1/completions", R"({"prompt":"x","top_p":2})", {}, true},
@@ -467,8 +467,7 @@ TEST_F(OpenAi, PathsAndMethodsHaveOpenAisErrors) {
       {"/v1/models/demo", "GET, HEAD"}, {"/tokenizer_info", "GET, HEAD"},
       {"/detokenize", "POST"},          {"/health", "GET, HEAD"},
       {"/version", "GET, HEAD"},        {"/", "GET, HEAD"},
-      {"/api/complete", "POST"},        {"/api/sessions/list", "POST"},
-      {"/api/status", "GET, HEAD"},
+      {"/api/status", "GET, HEAD"},     {"/api/sessions/list", "POST"},
   };
   for (const auto& [path, methods] : allowed) {
     for (const char* method :
@@ -518,7 +517,7 @@ TEST_F(OpenAi, ASlashAtTheEndAndTypesWithParameters) {
   EXPECT_EQ(form("/v1/completions", body, {{"Origin", "http://other.example"}}), 400);
   EXPECT_EQ(form("/v1/completions", body, {{"Origin", "null"}}), 400);
   EXPECT_EQ(form("/v1/completions", "prompt=It", {}), 400);
-  EXPECT_EQ(form("/api/complete", body, {}), 400) << "the playground's";
+  EXPECT_EQ(form("/api/sessions/list", "{}", {}), 400) << "the page's";
   EXPECT_EQ(Http(server_->http_address(), "/v1/models/demo/").status, 200);
   EXPECT_EQ(Http(server_->http_address(), "http://other.example/v1/models").status, 403);
   EXPECT_EQ(

@@ -5,7 +5,6 @@
 
 #include <future>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "gtest/gtest.h"
 #include "tests/e2e/rpc.h"
@@ -16,45 +15,10 @@ namespace {
 
 constexpr char kPrompt[] = "It was late in the afternoon";
 
-std::string Request(int max_tokens) {
-  return nlohmann::json({{"prompt", {{"text", kPrompt}}},
-                         {"max_tokens", max_tokens},
-                         {"sampling", {{"temperature", 0}}}})
-      .dump();
-}
-
-// All text of a stream of messages, and its last message.
-std::pair<std::string, nlohmann::json> Read(const std::string& body) {
-  std::string text;
-  nlohmann::json last;
-  std::istringstream lines(body);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.empty()) continue;
-    last = nlohmann::json::parse(line);
-    if (last.contains("delta")) text += last["delta"].value("text", "");
-    if (last.contains("finish")) text += last["finish"].value("text", "");
-  }
-  return {text, last};
-}
-
-TEST(StatusPage, CompletionsEqualThoseOfGrpc) {
+TEST(StatusPage, PathsOfProbesAndOfThePage) {
   const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
-  Client client(server.address());
-  const Completion expected = client.Complete(Greedy(kPrompt, 60));
-  ASSERT_TRUE(expected.status.ok()) << expected.status.ToString();
-  std::vector<std::future<HttpAnswer>> together;
-  for (int i = 0; i < 3; ++i) {
-    together.push_back(std::async(std::launch::async, [&] {
-      return Http(server.http_address(), "/api/complete", Request(60));
-    }));
-  }
-  for (auto& answer : together) {
-    const HttpAnswer got = answer.get();
-    EXPECT_EQ(got.status, 200);
-    EXPECT_EQ(Read(got.body).first, expected.text);
-  }
-  EXPECT_EQ(Http(server.http_address(), "/api/complete", "{").status, 400);
   EXPECT_EQ(Http(server.http_address(), "/nowhere").status, 404);
+  EXPECT_EQ(Http(server.http_address(), "/api/complete", "{}").status, 404);
   EXPECT_EQ(Http(server.http_address(), "/readyz").status, 200);
   EXPECT_TRUE(nlohmann::json::parse(HttpGet(server.http_address(), "/api/status")).at("ready"));
 }
@@ -68,14 +32,9 @@ nlohmann::json Post(const Server& server, const std::string& path, const nlohman
 
 std::string CompleteInSession(const Server& server, const std::string& session,
                               const std::string& prompt) {
-  nlohmann::json request = nlohmann::json::parse(Request(20));
-  request["session"] = session;
-  if (prompt.empty()) {
-    request.erase("prompt");
-  } else {
-    request["prompt"]["text"] = prompt;
-  }
-  return Read(Http(server.http_address(), "/api/complete", request.dump()).body).first;
+  nlohmann::json request = {{"session", session}, {"max_tokens", 20}, {"temperature", 0}};
+  if (!prompt.empty()) request["prompt"] = prompt;
+  return Post(server, "/v1/completions", request)["choices"][0]["text"];
 }
 
 TEST(StatusPage, SessionsContinueForkAndRestore) {
@@ -162,7 +121,6 @@ TEST(StatusPage, APageWhoseNameIsReboundIsRefused) {
   EXPECT_EQ(status(open, "/v1/completions", completion, evil, "http://" + evil), 403);
   EXPECT_EQ(status(open, "/v1/models", "", evil, "http://" + evil), 403);
   EXPECT_EQ(status(open, "/v1/models", "", evil, "null"), 403);
-  EXPECT_EQ(status(open, "/api/complete", Request(1), evil), 403);
   EXPECT_EQ(status(open, "/api/sessions/list", "{}", evil, "http://" + evil), 403);
   // Clients that are no browsers use names of services; pages of --http-origins are trusted.
   EXPECT_EQ(status(open, "/v1/completions", completion, "polysketch.models.svc:8000"), 200);
@@ -212,10 +170,10 @@ TEST(StatusPage, MetricsAreOnThePortOfTheApi) {
 TEST(StatusPage, ABodyThatIsNotUtf8IsRefusedInUtf8) {
   const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
   const HttpAnswer answer =
-      Http(server.http_address(), "/api/complete", "{\"prompt\":{\"text\":\"\xff\"}}");
+      Http(server.http_address(), "/api/sessions/fork", "{\"session\":\"\xff\"}");
   EXPECT_EQ(answer.status, 400);
   const auto error = nlohmann::json::parse(answer.body)["error"]["message"].get<std::string>();
-  EXPECT_EQ(error, "the body: expected UTF-8, found another byte at position 19");
+  EXPECT_EQ(error, "the body: expected UTF-8, found another byte at position 12");
 }
 
 TEST(StatusPage, ABrowserFindsAllThatItAsksFor) {
@@ -232,14 +190,17 @@ TEST(StatusPage, ABrowserFindsAllThatItAsksFor) {
 
 TEST(StatusPage, AShutdownCutsWhatDoesNotEndInTime) {
   Server server({.flags = {"--http-listen", "127.0.0.1:0", "--drain-timeout", "300ms"}});
+  const nlohmann::json request = {{"prompt", kPrompt}, {"max_tokens", 1 << 20}, {"stream", true}};
   auto endless = std::async(std::launch::async, [&] {
-    return Http(server.http_address(), "/api/complete", Request(1 << 20));
+    return Http(server.http_address(), "/v1/completions", request.dump());
   });
   ASSERT_TRUE(server.ComesToRun(1));
   server.process().Signal(SIGTERM);
-  const auto [text, last] = Read(endless.get().body);
-  ASSERT_TRUE(last.contains("error")) << last << "\n" << server.process().StandardError();
-  EXPECT_EQ(last.at("error").at("code"), "UNAVAILABLE") << last;
+  const std::string events = endless.get().body;
+  const size_t error = events.find("data: {\"error\":");
+  ASSERT_NE(error, std::string::npos) << events << server.process().StandardError();
+  EXPECT_NE(events.find("\"code\":\"UNAVAILABLE\"", error), std::string::npos)
+      << events.substr(error);
   EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
 }
 

@@ -190,10 +190,10 @@ def texts():
 def pages():
     """The JSON forms of messages on the status page."""
     size = MIB - 4096
-    yield from posts("/api/complete", json.dumps({"prompt": {"text": "x" * size}, "maxTokens": 1}))
-    yield from posts("/api/complete", filled('{"stop":[@]}', '""', size))
-    yield from posts("/api/complete", "[" * size)
-    yield from posts("/api/complete", '{"a":' * (size // 5))
+    yield from posts("/api/sessions/fork", json.dumps({"session": "x" * size}))
+    yield from posts("/api/sessions/fork", filled('{"session":[@]}', '""', size))
+    yield from posts("/api/sessions/list", "[" * size)
+    yield from posts("/api/sessions/list", '{"a":' * (size // 5))
 
 
 # --- RPCs ---

@@ -1,7 +1,7 @@
 "use strict";
 // The playground: streams completions, alone or in a session, and creates, forks, snapshots, restores and deletes
-// sessions; where the model has a chat template, it chats. status.js defines $, ask, element, number, milliseconds, bytes,
-// key and model.
+// sessions; where the model has a chat template, it chats. status.js defines $, ask, seconds, element, number, milliseconds,
+// bytes and key.
 
 let running = null;  // the AbortController of a completion
 // Session id or snapshot key -> what this page has seen of it, in order: [{text, prompt}]. "": outside sessions.
@@ -158,72 +158,40 @@ async function operate(name) {
 
 // --- completions ---
 
+// What completions and chats have in common. Without a seed of the user the page chooses one, to say which.
 function requestOf() {
-  const request = {
-    max_tokens: Number($("tokens").value),
-    sampling: {temperature: Number($("temperature").value), top_p: Number($("top_p").value)},
-  };
-  if ($("seed").value !== "") request.sampling.seed = $("seed").value;
-  if ($("session").value !== "") request.session = $("session").value;
-  // A session continues without a prompt, too.
-  if ($("prompt").value !== "" || !request.session) request.prompt = {text: $("prompt").value};
-  return request;
+  const [max_tokens, temperature, top_p] = ["tokens", "temperature", "top_p"].map((id) => Number($(id).value));
+  const seed = $("seed").value === "" ? Math.floor(Math.random() * 2 ** 32) : Number($("seed").value);
+  return {max_tokens, temperature, top_p, seed, stream: true, stream_options: {include_usage: true}};
 }
 
-function finishText({usage = {}, timings = {}, seed}) {
-  const tokens = Number(usage.completion_tokens || 0);
-  const pace = tokens > 1 ? (tokens - 1) / timings.decode_seconds : null;
-  return number(tokens) + " tokens after " + number(Number(usage.prompt_tokens || 0)) + ", first after " +
-    milliseconds(timings.first_token_seconds || null) + ", then " + number(pace) + " per second; seed " + seed;
-}
-
-// Posts a request and calls `read` with each line of the answer that is not empty.
-async function postForLines(path, request, read) {
+// Streams a completion, server-sent events. Calls `append` with its text and returns how it ended. Throws the error that
+// the server reports.
+async function stream(path, request, append) {
   last = {path, request: structuredClone(request)};
   $("code").hidden = true;
-  const body = JSON.stringify(request);
-  const answer = await ask(path, {method: "POST", headers, body, signal: running.signal});
+  const begin = seconds();
+  const answer = await ask(path, {method: "POST", headers, body: JSON.stringify(request), signal: running.signal});
   const reader = answer.body.getReader(), decoder = new TextDecoder();
-  let rest = "";
-  for (let chunk; !(chunk = await reader.read()).done;) {
-    const lines = (rest + decoder.decode(chunk.value, {stream: true})).split("\n");
-    rest = lines.pop();
-    lines.filter((line) => line !== "").forEach(read);
-  }
-  if (rest !== "") read(rest);
-}
-
-// Streams a completion. Calls `append` with its text and returns its end. Throws the error that the server reports.
-async function stream(request, append) {
-  let finish = {};
-  await postForLines("api/complete", request, (line) => {
-    const event = JSON.parse(line);
-    if (event.error) throw errorOf(event.error);
-    finish = event.finish || finish;
-    append((event.delta || event.finish || {}).text || "");
-  });
-  return finish;
-}
-
-// Streams the answer to the messages, server-sent events. As stream; returns the usage.
-async function streamAnswer(request, append) {
-  let usage = {};
-  await postForLines("v1/chat/completions", request, (line) => {
+  let usage = {}, first = null, rest = "";
+  const read = (line) => {
     const data = line.startsWith("data: ") ? line.slice(6) : line.startsWith("{") ? line : "[DONE]";
-    if (data === "[DONE]") return;  // the end, or a comment
+    if (data === "[DONE]") return;  // the end, a comment or an empty line
     const event = JSON.parse(data);
     if (event.error) throw errorOf(event.error);
     usage = event.usage || usage;
-    for (const {delta} of event.choices) append(delta.content || "");
-  });
-  return usage;
-}
-
-function chatRequestOf(conversation) {
-  const {max_tokens, sampling} = requestOf();
-  if (sampling.seed !== undefined) sampling.seed = Number(sampling.seed);
-  return {model: model ? model.name : "", messages: conversation.map(({role, content}) => ({role, content})),
-    max_completion_tokens: max_tokens, ...sampling, stream: true, stream_options: {include_usage: true}};
+    first = first || seconds();
+    for (const {text, delta} of event.choices) append(text || (delta && delta.content) || "");
+  };
+  for (let chunk; !(chunk = await reader.read()).done;) {
+    const lines = (rest + decoder.decode(chunk.value, {stream: true})).split("\n");
+    rest = lines.pop();
+    lines.forEach(read);
+  }
+  read(rest);
+  const tokens = usage.completion_tokens || 0, pace = tokens > 1 ? (tokens - 1) / (seconds() - first) : null;
+  return number(tokens) + " tokens after " + number(usage.prompt_tokens || 0) + ", first after " +
+    milliseconds(first && first - begin) + ", then " + number(pace) + " per second; seed " + request.seed;
 }
 
 // Runs a completion, during which other controls rest, and shows how it ended. Returns whether it went to its end.
@@ -246,14 +214,11 @@ async function whileRunning(work) {
 // Asks for an answer to a message of the user: the first one, or a fork beside those that it has.
 async function answer(question) {
   const before = question.chosen, node = follow(question, "assistant", "");
-  const request = chatRequestOf(messages().slice(0, -1));
-  await whileRunning(async () => {
-    const usage = await streamAnswer(request, (text) => {
-      node.content += text;
-      append(text);
-    });
-    return number(usage.completion_tokens || 0) + " tokens after " + number(usage.prompt_tokens || 0);
-  });
+  const before_it = messages().slice(0, -1).map(({role, content}) => ({role, content}));
+  await whileRunning(() => stream("v1/chat/completions", {messages: before_it, ...requestOf()}, (text) => {
+    node.content += text;
+    append(text);
+  }));
   if (node.content === "") {  // the question can be asked again
     question.children.pop();
     question.chosen = before;
@@ -328,13 +293,15 @@ async function complete(event) {
   event.preventDefault();
   if (running) return;
   if ($("chat").checked) return chat();
-  const request = requestOf(), id = $("session").value, before = id === "" ? [] : texts.get(id) || [];
-  const output = {text: "", prompt: false};
-  texts.set(id, [...before, {text: $("prompt").value, prompt: true}, output]);
-  const whole = await whileRunning(async () => finishText(await stream(request, (text) => {
+  const request = requestOf(), id = $("session").value, prompt = $("prompt").value;
+  const before = id === "" ? [] : texts.get(id) || [], output = {text: "", prompt: false};
+  if (id !== "") request.session = id;
+  if (id === "" || prompt !== "") request.prompt = prompt;  // a session continues without one, too
+  texts.set(id, [...before, {text: prompt, prompt: true}, output]);
+  const whole = await whileRunning(() => stream("v1/completions", request, (text) => {
     output.text += text;
     append(text);
-  })));
+  }));
   if (id !== "" && whole) $("prompt").value = "";
   if (id !== "" && !whole) texts.set(id, before);  // the session is unchanged
   showButtons();
