@@ -48,7 +48,7 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   static std::shared_ptr<HttpCall> StartCompletion(ServiceContext* service,
                                                    std::shared_ptr<HttpExchange> exchange,
                                                    v1::CompleteRequest request, Callbacks callbacks,
-                                                   bool chat = false);
+                                                   bool chat);
 
   // Both are called on the thread of the HTTP server, when HttpExchange reports so.
   void OnSent();
@@ -103,12 +103,13 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   bool finished_ = false;
 };
 
-// Starts the unary RPC `method`. `done` receives its response or its status on the thread of the HTTP
-// server, once. Called on that thread. `router` outlives the call.
+// Starts the unary RPC `method`. `done` receives its response or its status, once, on any thread. Called on the thread
+// of the HTTP server. `router` outlives the call.
 template <typename Response>
-void CallUnary(const Router& router, const std::shared_ptr<HttpExchange>& exchange,
-               std::string_view method, const google::protobuf::Message& request,
-               std::function<void(Result<Response>)> done) {
+std::shared_ptr<HttpCall> CallUnary(const Router& router, std::shared_ptr<HttpExchange> exchange,
+                                    std::string_view method,
+                                    const google::protobuf::Message& request,
+                                    std::function<void(const Result<Response>&)> done) {
   auto response = std::make_shared<Result<Response>>(Internal("expected a response, found none"));
   HttpCall::Callbacks callbacks;
   callbacks.on_message = [response](const grpc::ByteBuffer& message) {
@@ -116,11 +117,11 @@ void CallUnary(const Router& router, const std::shared_ptr<HttpExchange>& exchan
     const Status status = ParseMessage(message, &parsed);
     *response = status.ok() ? Result<Response>(std::move(parsed)) : Result<Response>(status);
   };
-  callbacks.on_finish = [response, exchange, done = std::move(done)](const Status& status) {
+  callbacks.on_finish = [response, done = std::move(done)](const Status& status) {
     if (!status.ok()) *response = status;
-    exchange->Post([response, done] { done(std::move(*response)); });
+    done(*response);
   };
-  HttpCall::Start(router, exchange, method, request, std::move(callbacks));
+  return HttpCall::Start(router, std::move(exchange), method, request, std::move(callbacks));
 }
 
 }  // namespace polysketch

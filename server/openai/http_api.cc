@@ -16,16 +16,22 @@ namespace {
 constexpr int64_t kValuesOfBody = 2;
 
 // Runs `work`, or replies with its error. An exception of a library ends the request, not the process.
-template <typename W, typename... Args>
-void RunOrReply(HttpExchange* exchange, const W& work, const Args&... args) {
+void RunOrReply(HttpExchange* exchange, const std::function<Status()>& work) {
   Status status;
   try {
-    status = work(args...);
+    status = work();
   } catch (const nlohmann::json::exception& error) {
     LogError("request_failed", {{"path", exchange->request().path}, {"error", error.what()}});
     status = Status(Code::kInternal, "the server failed to read the request");
   }
   if (!status.ok()) ReplyError(exchange, status);
+}
+
+Status WithBody(const HttpExchange& exchange, const HttpApi::BodyWork& work,
+                const chat::HoldMemory& hold) {
+  PS_ASSIGN_OR_RETURN(const nlohmann::ordered_json body,
+                      ParseCompletionBody(exchange.request().body));
+  return work(body, hold);
 }
 
 }  // namespace
@@ -41,18 +47,18 @@ bool HttpApi::Admit(HttpExchange* exchange, std::string_view method) const {
   return status.ok();
 }
 
-void HttpApi::Run(const Exchange& exchange, const Work& work) const {
+void HttpApi::RunBody(const Exchange& exchange, const BodyWork& work) const {
   if (exchange->request().body.size() > kInlineRequestBytes) return RunInPool(exchange, 0, work);
-  RunOrReply(exchange.get(), work, nullptr);
+  RunOrReply(exchange.get(), [&] { return WithBody(*exchange, work, nullptr); });
 }
 
-void HttpApi::RunInPool(const Exchange& exchange, int64_t per_byte, const Work& work) const {
+void HttpApi::RunInPool(const Exchange& exchange, int64_t per_byte, const BodyWork& work) const {
   const auto held_work = [exchange, per_byte, work]() -> Status {
     HeldMemory parsed = exchange->NewMemory(RequestPhase::kRequest);
     const std::string& body = exchange->request().body;
     PS_RETURN_IF_ERROR(
         parsed.Hold(kValuesOfBody * ParsedJsonBytes(body) + per_byte * std::ssize(body)));
-    return work([&parsed](int64_t bytes) { return parsed.Hold(bytes); });
+    return WithBody(*exchange, work, [&parsed](int64_t bytes) { return parsed.Hold(bytes); });
   };
   const HttpRequest& request = exchange->request();
   TokenizerPool* const pool = service_->tokenizers;
@@ -69,14 +75,6 @@ void HttpApi::RunOnStore(const Exchange& exchange, const Work& work) const {
   };
   service_->stores->Post([exchange, held_work] { RunOrReply(exchange.get(), held_work); },
                          exchange->request().principal);
-}
-
-HttpApi::Work HttpApi::WithBody(const Exchange& exchange, const BodyWork& work) {
-  return [exchange, work](const chat::HoldMemory& hold) -> Status {
-    PS_ASSIGN_OR_RETURN(const nlohmann::ordered_json body,
-                        ParseCompletionBody(exchange->request().body));
-    return work(body, hold);
-  };
 }
 
 Status HttpApi::RunJob(const Exchange& exchange, Result<CompletionJob> job,

@@ -43,18 +43,13 @@ class HttpApi {
   // Whether a request may run: `method` is its own, a POST has JSON, and the server has a model and
   // does not drain. Replies with the error otherwise.
   bool Admit(HttpExchange* exchange, std::string_view method) const;
-  // Runs `work` in the tokenizer pool, unless the client leaves before it starts. Holds the memory of the body as
-  // JSON and of messages while it runs, and `per_byte` more for each byte of the body.
-  void RunInPool(const Exchange& exchange, int64_t per_byte, const Work& work) const;
-  // The same, but at once for a small body.
-  void Run(const Exchange& exchange, const Work& work) const;
-  // The same with the body as ParseCompletionBody reads it. A template takes time: a body with a chat never runs on the
-  // thread of the HTTP server.
-  void RunBody(const Exchange& exchange, const BodyWork& work) const {
-    Run(exchange, WithBody(exchange, work));
-  }
+  // Runs `work` with the body, as ParseCompletionBody reads it: at once if it is small, otherwise as RunChat, without the
+  // memory of a chat.
+  void RunBody(const Exchange& exchange, const BodyWork& work) const;
+  // Runs `work` in the tokenizer pool, unless the client leaves before it starts: a template takes time. Holds the memory
+  // of the body as JSON, of messages and of a chat while it runs.
   void RunChat(const Exchange& exchange, const BodyWork& work) const {
-    RunInPool(exchange, kChatPerByte, WithBody(exchange, work));
+    RunInPool(exchange, kChatPerByte, work);
   }
   // Runs `work`, which may wait for the state store, on one of its threads.
   void RunOnStore(const Exchange& exchange, const Work& work) const;
@@ -75,7 +70,8 @@ class HttpApi {
   int64_t started() const { return started_; }  // seconds since 1970
 
  private:
-  static Work WithBody(const Exchange& exchange, const BodyWork& work);
+  // `per_byte`: memory for each byte of the body, beside that of its JSON and of messages.
+  void RunInPool(const Exchange& exchange, int64_t per_byte, const BodyWork& work) const;
 
   const Router* const router_;
   ServiceContext* const service_;

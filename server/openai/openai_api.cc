@@ -46,30 +46,35 @@ void TokenizerInfo(const HttpApi& api, const Exchange& exchange) {
 }
 
 // Runs the RPC of a text path.
-template <Result<TextJob> (*to_job)(const std::string& body, const ServedModel& model)>
-void Text(const HttpApi& api, const Exchange& exchange) {
-  api.Run(exchange, [exchange, &api](const chat::HoldMemory&) -> Status {
-    PS_ASSIGN_OR_RETURN(TextJob parsed, to_job(exchange->request().body, api.model()));
-    const auto job = std::make_shared<TextJob>(std::move(parsed));
-    HttpCall::Callbacks callbacks;
-    callbacks.on_message = [exchange, job](const grpc::ByteBuffer& response) {
+template <typename Request, typename Response>
+void RunText(const HttpApi& api, const Exchange& exchange,
+             Result<TextJob<Request, Response>> (*to_job)(const Json&, const ServedModel&)) {
+  api.RunBody(exchange, [exchange, &api, to_job](const Json& body, const auto&) -> Status {
+    PS_ASSIGN_OR_RETURN(auto parsed, to_job(body, api.model()));
+    const auto job = std::make_shared<const TextJob<Request, Response>>(std::move(parsed));
+    const auto reply = [exchange, job](const Result<Response>& response) {
+      if (!response.ok())
+        return ReplyError(exchange.get(), Renamed(response.status(), {{"text:", "prompt:"}}));
       HeldMemory json = exchange->NewMemory(RequestPhase::kReply);
-      const Status held = json.Hold(kJsonOfMessage * static_cast<int64_t>(response.Length()));
-      if (!held.ok()) return ReplyError(exchange.get(), held);
-      const Result<Json> body = job->body(response);
-      if (!body.ok()) return ReplyError(exchange.get(), Internal(body.status().message()));
-      exchange->Reply(200, kJsonType, JsonText(*body) + "\n");
+      const auto bytes = static_cast<int64_t>(response->ByteSizeLong());
+      if (const Status held = json.Hold(kJsonOfMessage * bytes); !held.ok())
+        return ReplyError(exchange.get(), held);
+      exchange->Reply(200, kJsonType, JsonText(job->body(*response)) + "\n");
     };
-    callbacks.on_finish = [exchange](const Status& status) {
-      if (!status.ok()) ReplyError(exchange.get(), Renamed(status, {{"text:", "prompt:"}}));
-    };
-    exchange->Post([exchange, job, callbacks, &api] {
+    exchange->Post([exchange, job, reply, &api] {
       const auto call =
-          HttpCall::Start(*api.router(), exchange, job->method, *job->request, callbacks);
+          CallUnary<Response>(*api.router(), exchange, job->method, job->request, reply);
       exchange->SetCallbacks([] {}, [call] { call->Cancel(); });
     });
     return Status();
   });
+}
+
+void Tokenize(const HttpApi& api, const Exchange& exchange) {
+  RunText(api, exchange, ToTokenizeJob);
+}
+void Detokenize(const HttpApi& api, const Exchange& exchange) {
+  RunText(api, exchange, ToDetokenizeJob);
 }
 
 void Complete(const HttpApi& api, const Exchange& exchange) {
@@ -125,8 +130,8 @@ constexpr Route kRoutes[] = {
     {"/v1/chat/completions", "POST", Chat},
     {"/v1/responses", "POST", Respond},
     {"/v1/responses/", "GET, DELETE", Stored},
-    {"/tokenize", "POST", Text<ToTokenizeJob>},
-    {"/detokenize", "POST", Text<ToDetokenizeJob>},
+    {"/tokenize", "POST", Tokenize},
+    {"/detokenize", "POST", Detokenize},
 };
 
 }  // namespace

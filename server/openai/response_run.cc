@@ -60,25 +60,31 @@ Status ReplyHeld(HttpExchange* exchange, const std::string& json) {
 
 }  // namespace
 
+template <typename Response, typename F>
+void ResponseRun::Call(std::string_view method, const google::protobuf::Message& request,
+                       const F& done) {
+  CallUnary<Response>(*api_.router(), exchange_, method, request,
+                      [self = shared_from_this(), done](const Result<Response>& response) {
+                        self->exchange_->Post([response, done] { done(response); });
+                      });
+}
+
 void ResponseRun::Start() {
   if (!held_.ok()) return ReplyError(exchange_.get(), held_);
   const auto self = shared_from_this();
   if (!response_.previous.session.empty()) {
     v1::ForkSessionRequest request;
     request.set_session(response_.previous.session);
-    CallUnary<v1::ForkSessionResponse>(*api_.router(), exchange_, "ForkSession", request,
-                                       [self](Result<v1::ForkSessionResponse> forked) {
-                                         if (!forked.ok()) return self->OnSession(forked.status());
-                                         self->OnSession(forked->sessions(0).session());
-                                       });
+    Call<v1::ForkSessionResponse>("ForkSession", request, [self](const auto& forked) {
+      forked.ok() ? self->OnSession(forked->sessions(0).session())
+                  : self->OnSession(forked.status());
+    });
   } else if (response_.store) {
     v1::CreateSessionRequest request;
     request.set_evictable(true);  // a client that is done with a response does not say so
-    CallUnary<v1::Session>(*api_.router(), exchange_, "CreateSession", request,
-                           [self](Result<v1::Session> created) {
-                             if (!created.ok()) return self->OnSession(created.status());
-                             self->OnSession(created->session());
-                           });
+    Call<v1::Session>("CreateSession", request, [self](const auto& created) {
+      created.ok() ? self->OnSession(created->session()) : self->OnSession(created.status());
+    });
   } else {
     exchange_->Post([self] { self->Complete(); });
   }
@@ -141,16 +147,14 @@ void ResponseRun::EndTurn(int32_t last_token, Done done) {
   v1::AppendRequest request;
   request.set_session(session_);
   request.mutable_tokens()->add_ids(response_.turn_end);
-  CallUnary<v1::AppendResponse>(
-      *api_.router(), exchange_, "Append", request,
-      [done = std::move(done)](const Result<v1::AppendResponse>& appended) {
-        // An answer is not thrown away because its session found no room any more: it is not found when
-        // it is continued.
-        const Code code = appended.status().code();
-        const bool full = appended.status().reason_or_none() == Reason::kContextLengthExceeded;
-        const bool gone = code == Code::kNotFound || code == Code::kResourceExhausted || full;
-        done(gone ? Status() : appended.status());
-      });
+  Call<v1::AppendResponse>("Append", request, [done = std::move(done)](const auto& appended) {
+    // An answer is not thrown away because its session found no room any more: it is not found when
+    // it is continued.
+    const Code code = appended.status().code();
+    const bool full = appended.status().reason_or_none() == Reason::kContextLengthExceeded;
+    const bool gone = code == Code::kNotFound || code == Code::kResourceExhausted || full;
+    done(gone ? Status() : appended.status());
+  });
 }
 
 // A session that cannot be deleted, because the server drains, expires.
@@ -158,8 +162,7 @@ void ResponseRun::DeleteSession() {
   if (session_.empty()) return;
   v1::DeleteSessionRequest request;
   request.set_session(std::exchange(session_, ""));
-  CallUnary<v1::DeleteSessionResponse>(*api_.router(), exchange_, "DeleteSession", request,
-                                       [](const Result<v1::DeleteSessionResponse>&) {});
+  Call<v1::DeleteSessionResponse>("DeleteSession", request, [](const auto&) {});
 }
 
 void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
@@ -168,23 +171,22 @@ void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::st
   if (!key.ok()) return ReplyError(exchange.get(), key.status());
   v1::DeleteSessionRequest request;
   request.set_session(key->second);
+  const auto remove = [exchange, id, key = *key, &api](const Status& session) -> Status {
+    // The session may have given way before its text.
+    const bool gone = session.code() == Code::kNotFound;
+    if (!gone) PS_RETURN_IF_ERROR(session);
+    PS_ASSIGN_OR_RETURN(const bool kept, RemoveResponse(key, api.texts(), api.store()));
+    if (gone && !kept) return NoSuchResponse(id);
+    const nlohmann::ordered_json json = {{"id", id}, {"object", "response"}, {"deleted", true}};
+    exchange->Reply(200, kJsonType, JsonText(json));
+    return Status();
+  };
   CallUnary<v1::DeleteSessionResponse>(
       *api.router(), exchange, "DeleteSession", request,
-      [exchange, id, key = *key, &api](const Result<v1::DeleteSessionResponse>& deleted) {
-        api.RunOnStore(exchange,
-                       [exchange, id, key, &api,
-                        status = deleted.status()](const chat::HoldMemory&) -> Status {
-                         // The session may have given way before its text.
-                         const bool gone = status.code() == Code::kNotFound;
-                         if (!gone) PS_RETURN_IF_ERROR(status);
-                         PS_ASSIGN_OR_RETURN(const bool kept,
-                                             RemoveResponse(key, api.texts(), api.store()));
-                         if (gone && !kept) return NoSuchResponse(id);
-                         const nlohmann::ordered_json json = {
-                             {"id", id}, {"object", "response"}, {"deleted", true}};
-                         exchange->Reply(200, kJsonType, JsonText(json));
-                         return Status();
-                       });
+      [exchange, remove, &api](const auto& deleted) {
+        api.RunOnStore(exchange, [remove, status = deleted.status()](const chat::HoldMemory&) {
+          return remove(status);
+        });
       });
 }
 

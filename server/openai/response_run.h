@@ -3,10 +3,12 @@
 // more than once. The call completes in that session.
 #pragma once
 
+#include <google/protobuf/message.h>
 #include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "server/openai/http_api.h"
 #include "server/openai/responses_request.h"
@@ -32,6 +34,9 @@ class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
 
  private:
   using Done = std::function<void(const Status&)>;
+  // Starts a unary RPC.
+  template <typename Response, typename F>
+  void Call(std::string_view method, const google::protobuf::Message& request, const F& done);
   void OnSession(Result<std::string> session);
   void Complete();
   // Ends the session as the next turn expects it.

@@ -3,31 +3,24 @@
 #include <utility>
 
 #include "server/chat/chat_template.h"
-#include "server/convert/wire.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/json_fields.h"
 
 namespace polysketch {
-namespace {
 
 using Json = nlohmann::ordered_json;
 
-}  // namespace
-
-Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model) {
-  PS_ASSIGN_OR_RETURN(const Json object, ParseJsonObject(body));
-  JsonFields fields(object);
-  auto request = std::make_unique<v1::TokenizeRequest>();
-  request->set_text(fields.NeededString("prompt"));
-  if (!fields.Bool("add_special_tokens").value_or(true)) request->set_add_bos(false);
-  request->set_parse_special(fields.Bool("parse_special").value_or(true));
+Result<TokenizeJob> ToTokenizeJob(const Json& body, const ServedModel& model) {
+  JsonFields fields(body);
+  v1::TokenizeRequest request;
+  request.set_text(fields.NeededString("prompt"));
+  if (!fields.Bool("add_special_tokens").value_or(true)) request.set_add_bos(false);
+  request.set_parse_special(fields.Bool("parse_special").value_or(true));
   const bool with_pieces = fields.Bool("return_token_strs").value_or(false);
   fields.Any("model");  // one model is served
   PS_RETURN_IF_ERROR(fields.Finish());
   const auto to_body = [max_tokens = MaxModelTokens(model),
-                        with_pieces](const grpc::ByteBuffer& bytes) -> Result<Json> {
-    v1::TokenizeResponse response;
-    PS_RETURN_IF_ERROR(ParseMessage(bytes, &response));
+                        with_pieces](const v1::TokenizeResponse& response) {
     Json json;
     json["count"] = response.tokens_size();
     json["max_model_len"] = max_tokens;
@@ -35,24 +28,21 @@ Result<TextJob> ToTokenizeJob(const std::string& body, const ServedModel& model)
     if (with_pieces) json["token_strs"] = response.pieces();
     return json;
   };
-  return TextJob{"Tokenize", std::move(request), to_body};
+  return TokenizeJob{"Tokenize", std::move(request), to_body};
 }
 
-Result<TextJob> ToDetokenizeJob(const std::string& body, const ServedModel&) {
-  PS_ASSIGN_OR_RETURN(const Json object, ParseJsonObject(body));
-  JsonFields fields(object);
-  auto request = std::make_unique<v1::DetokenizeRequest>();
+Result<DetokenizeJob> ToDetokenizeJob(const Json& body, const ServedModel&) {
+  JsonFields fields(body);
+  v1::DetokenizeRequest request;
   (void)fields.Needed("tokens", "an array of token ids");
   if (const auto ids = fields.Integers("tokens"))
-    request->mutable_tokens()->Assign(ids->begin(), ids->end());
+    request.mutable_tokens()->Assign(ids->begin(), ids->end());
   fields.Any("model");  // one model is served
   PS_RETURN_IF_ERROR(fields.Finish());
-  const auto to_body = [](const grpc::ByteBuffer& bytes) -> Result<Json> {
-    v1::DetokenizeResponse response;
-    PS_RETURN_IF_ERROR(ParseMessage(bytes, &response));
-    return Json{{"prompt", response.text()}};
-  };
-  return TextJob{"Detokenize", std::move(request), to_body};
+  return DetokenizeJob{"Detokenize", std::move(request),
+                       [](const v1::DetokenizeResponse& response) {
+                         return Json{{"prompt", response.text()}};
+                       }};
 }
 
 Result<Json> TokenizerInfoJson(const ServedModel& model) {

@@ -108,9 +108,13 @@ void CheckMessages(const std::string& text) {
   CheckCompletion('5', text);
 }
 
-void CheckText(const Result<TextJob>& job) {
-  if (!job.ok()) return fuzz::CheckError(job.status());
-  CheckMessage(*job->request);
+// `to_job`: of text_api.h.
+template <typename Job>
+void CheckText(const std::string& text, Job to_job) {
+  const Result<json> body = ParseCompletionBody(text);
+  if (!body.ok()) return fuzz::CheckError(body.status());
+  const auto job = to_job(*body, Model());
+  job.ok() ? CheckMessage(job->request) : fuzz::CheckError(job.status());
 }
 
 void CheckStored(const std::string& fields) {
@@ -138,10 +142,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       CheckCompletion(path, text);
       break;
     case '3':
-      CheckText(ToTokenizeJob(text, Model()));
+      CheckText(text, ToTokenizeJob);
       break;
     case '4':
-      CheckText(ToDetokenizeJob(text, Model()));
+      CheckText(text, ToDetokenizeJob);
       break;
     case '5':
       CheckMessages(text);
