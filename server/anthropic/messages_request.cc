@@ -16,46 +16,14 @@ using Json = nlohmann::ordered_json;
 // A mark of what to keep: the prefix cache of the server needs none.
 void AcceptCacheControl(JsonFields* fields) { fields->Object("cache_control"); }
 
-std::string BlockText(JsonFields* block) {
-  block->Any("citations");
-  return block->NeededString("text");
-}
-
-// Blocks become lines.
-void AddLine(const std::string& text, std::string* lines) {
-  if (!lines->empty()) *lines += '\n';
-  *lines += text;
-}
-
-// The text of a string or of an array of text blocks.
-Result<std::string> TextOf(const Json& content, const std::string& field) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array())
-    return InvalidArgument(field, ": expected a string or an array of text blocks, found ",
-                           JsonTypeName(content));
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const std::string name = StrCat(field, "[", i, "]");
-    PS_RETURN_IF_ERROR(CheckObject(content[i], name));
-    JsonFields block(content[i], name + ".");
-    const std::string type = block.String("type").value_or("");
-    if (type != "text") {
-      return InvalidArgument(name, ".type: expected text, found \"", type,
-                             "\": the model reads text only");
-    }
-    AcceptCacheControl(&block);
-    AddLine(BlockText(&block), &text);
-    PS_RETURN_IF_ERROR(block.Finish());
-  }
-  return text;
-}
-
 // Makes the messages of a template of the messages of a request: the result of a tool is a message of its own,
 // and messages of one role after the other are one.
 class Conversation {
  public:
+  // Blocks become lines.
   void AddText(const std::string& role, const std::string& text) {
-    AddLine(text, &Last(role)->content);
+    std::string& lines = Last(role)->content;
+    lines += (lines.empty() ? "" : "\n") + text;
   }
 
   Status Add(const Json& message, const std::string& field) {
@@ -91,7 +59,8 @@ class Conversation {
     AcceptCacheControl(&block);
     const std::string type = block.String("type").value_or("");
     if (type == "text") {
-      AddText(role, BlockText(&block));
+      block.Any("citations");
+      AddText(role, block.NeededString("text"));
     } else if (type == "tool_use" && role == "assistant") {
       AddCall(&block);
     } else if (type == "tool_result" && role == "user") {
@@ -123,7 +92,7 @@ class Conversation {
     block->Ignore({"toolset_name"});
     std::string text;
     if (const Json* const content = block->Any("content")) {
-      PS_ASSIGN_OR_RETURN(text, TextOf(*content, field + ".content"));
+      PS_ASSIGN_OR_RETURN(text, ContentText(*content, field + ".content", {"text"}));
     }
     messages_.push_back(
         {.role = "tool", .content = std::move(text), .name = "", .tool_call_id = std::move(id)});
@@ -136,7 +105,7 @@ class Conversation {
 Result<std::vector<ChatMessage>> ToMessages(const Json* system, const Json& messages) {
   Conversation conversation;
   if (system != nullptr) {
-    PS_ASSIGN_OR_RETURN(const std::string text, TextOf(*system, "system"));
+    PS_ASSIGN_OR_RETURN(const std::string text, ContentText(*system, "system", {"text"}));
     if (!text.empty()) conversation.AddText("system", text);
   }
   PS_RETURN_IF_ERROR(CheckList(messages, "messages", "an array of messages"));
@@ -175,14 +144,6 @@ Result<Json> ToFunction(const Json& tool, const std::string& field) {
   return Json{{"type", "function"}, {"function", std::move(function)}};
 }
 
-Status ReadList(const Json& tools, ToolUse* use) {
-  PS_ASSIGN_OR_RETURN(Json list, ListOfTools(tools));
-  for (size_t i = 0; i < list.size(); ++i) {
-    PS_ASSIGN_OR_RETURN(list[i], ToFunction(list[i], StrCat("tools[", i, "]")));
-  }
-  return AddTools(std::move(list), {"", "input_schema"}, use);
-}
-
 Status ReadChoice(const Json& object, ToolUse* use) {
   JsonFields choice(object, "tool_choice.");
   const std::string type = choice.OneOf("type", {"auto", "any", "tool", "none"});
@@ -197,7 +158,8 @@ Status ReadChoice(const Json& object, ToolUse* use) {
 
 ToolUse ReadMessagesTools(JsonFields* fields) {
   ToolUse use;
-  if (const Json* const tools = fields->Any("tools")) fields->Merge(ReadList(*tools, &use));
+  if (const Json* const tools = fields->Any("tools"))
+    fields->Merge(ReadToolList(*tools, {"", "input_schema"}, ToFunction, &use));
   if (const Json* const choice = fields->Object("tool_choice"))
     fields->Merge(ReadChoice(*choice, &use));
   return use;
@@ -240,11 +202,10 @@ Result<CompletionJob> ToMessagesJob(const Json& body, const ServedModel& model,
   ReadGeneration(&fields, &request);
   if (const auto stops = fields.Strings("stop_sequences"))
     request.mutable_stop()->Add(stops->begin(), stops->end());
-  ReadOutputConfig(&fields, &request);
+  ReadOutputFormat(&fields, "output_config", "effort", &request);
   job.options.grammar.output = OutputField(body);
   job.options.migrates = false;
-  if (const auto limit = fields.Integer("max_tokens", 0, kMaxInt32))
-    request.set_max_tokens(static_cast<int32_t>(*limit));
+  ReadMaxTokens(&fields, {"max_tokens"}, &request);
   AcceptCacheControl(&fields);
   Refuse(&fields, {"thread"}, "the server keeps no messages; send the whole conversation");
   ChatOptions options;

@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <utility>
 
-#include "base/check.h"
+#include "server/convert/deflate.h"
 
 namespace polysketch {
 namespace {
@@ -28,26 +28,11 @@ void Append(std::initializer_list<Number> numbers, std::string* to) {
     for (int i = 0; i < bytes; ++i) to->push_back(static_cast<char>(value >> (8 * i)));
 }
 
-std::string Deflate(std::string_view content) {
-  z_stream stream{};
-  PS_CHECK(deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -MAX_WBITS, MAX_MEM_LEVEL,
-                        Z_DEFAULT_STRATEGY) == Z_OK);
-  std::string out(deflateBound(&stream, content.size()), '\0');
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(content.data()));
-  stream.avail_in = static_cast<uInt>(content.size());
-  stream.next_out = reinterpret_cast<Bytef*>(out.data());
-  stream.avail_out = static_cast<uInt>(out.size());
-  PS_CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END);
-  out.resize(stream.total_out);
-  deflateEnd(&stream);
-  return out;
-}
-
 }  // namespace
 
 void ZipArchive::Add(std::string_view name, std::string_view content) {
   const auto offset = static_cast<uint32_t>(files_.size());
-  const std::string data = Deflate(content);
+  const std::string data = Deflated(content, Z_DEFAULT_COMPRESSION, /*gzip=*/false);
   const auto crc = static_cast<uint32_t>(
       crc32_z(0, reinterpret_cast<const Bytef*>(content.data()), content.size()));
   const auto packed = static_cast<uint32_t>(data.size()),

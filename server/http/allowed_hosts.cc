@@ -68,21 +68,14 @@ AllowedHosts AllowedHostsOf(std::string_view flag, std::string_view listen_addre
 }
 
 Status CheckHost(std::string_view host, bool browser, const AllowedHosts& allowed) {
-  if (!IsAllowedHost(host, allowed.any)) {
-    return Status(
-               Code::kPermissionDenied,
-               StrCat("Host: expected an IP address, localhost or a name of --http-hosts, found \"",
-                      host, "\""))
-        .WithReason(Reason::kHostRefused);
-  }
-  if (browser && !IsAllowedHost(host, allowed.browser)) {
-    return Status(Code::kPermissionDenied,
-                  StrCat("Host: expected from a browser an IP address, localhost, the name of the "
-                         "server's machine or a name of --http-hosts, found \"",
-                         host, "\""))
-        .WithReason(Reason::kHostRefused);
-  }
-  return Status();
+  const bool any = IsAllowedHost(host, allowed.any);
+  if (any && (!browser || IsAllowedHost(host, allowed.browser))) return Status();
+  const std::string_view expected =
+      any ? "from a browser an IP address, localhost, the name of the server's machine"
+          : "an IP address, localhost";
+  return Status(Code::kPermissionDenied, StrCat("Host: expected ", expected,
+                                                " or a name of --http-hosts, found \"", host, "\""))
+      .WithReason(Reason::kHostRefused);
 }
 
 std::string MachineName() {

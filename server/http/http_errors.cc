@@ -34,12 +34,6 @@ std::string_view AnthropicErrorType(int http_status) {
   return ValueOf(kTypes, http_status, http_status < 500 ? ErrorType(http_status) : "api_error");
 }
 
-// The error of a reply to the request.
-std::string BodyFor(const HttpRequest& request, const Status& status) {
-  if (request.error_shape == ErrorShape::kOpenAi) return ErrorBody(status);
-  return AnthropicErrorBody(status, request.Header(kRequestIdHeader));
-}
-
 constexpr std::pair<Code, int> kOfCode[] = {{Code::kOk, 200},
                                             {Code::kInvalidArgument, 400},
                                             {Code::kFailedPrecondition, 400},
@@ -96,10 +90,10 @@ std::string AnthropicErrorBody(const Status& status, std::string_view request_id
   return JsonText(body) + "\n";
 }
 
-void ReplyError(HttpExchange* exchange, const Status& status) {
-  const int http_status = HttpStatus(status, exchange->request().error_shape);
+void ReplyError(HttpExchange* exchange, const Status& status, HttpHeaders headers) {
+  const HttpRequest& request = exchange->request();
+  const int http_status = HttpStatus(status, request.error_shape);
   exchange->OnRefused(status);
-  HttpHeaders headers;
   if (http_status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
   if (const auto delay = status.retry_after(); delay.has_value()) {
     headers.emplace_back("Retry-After",
@@ -108,7 +102,11 @@ void ReplyError(HttpExchange* exchange, const Status& status) {
   }
   if (status.reason_or_none() == Reason::kUnsupportedEncoding)
     headers.emplace_back("Accept-Encoding", "identity");
-  exchange->Reply(http_status, kJsonType, BodyFor(exchange->request(), status), std::move(headers));
+  exchange->Reply(http_status, kJsonType,
+                  request.error_shape == ErrorShape::kOpenAi
+                      ? ErrorBody(status)
+                      : AnthropicErrorBody(status, request.Header(kRequestIdHeader)),
+                  std::move(headers));
 }
 
 bool CheckMethod(HttpExchange* exchange, std::string_view allowed) {
@@ -122,10 +120,8 @@ bool CheckMethod(HttpExchange* exchange, std::string_view allowed) {
   const Status status =
       Status(Code::kUnimplemented, StrCat("the method: expected ", allowed, ", found ", found))
           .WithReason(Reason::kMethodNotAllowed);
-  exchange->OnRefused(status);
-  exchange->Reply(
-      HttpStatus(status), kJsonType, BodyFor(exchange->request(), status),
-      {{"Allow", reads ? StrCat("GET, HEAD", allowed.substr(3)) : std::string(allowed)}});
+  ReplyError(exchange, status,
+             {{"Allow", reads ? StrCat("GET, HEAD", allowed.substr(3)) : std::string(allowed)}});
   return false;
 }
 

@@ -22,8 +22,8 @@ std::string ErrorBody(const Status& status);
 std::string AnthropicErrorBody(const Status& status, std::string_view request_id);
 
 // Replies with the error, with WWW-Authenticate for 401, and with Retry-After, in seconds, for 429
-// and 503.
-void ReplyError(HttpExchange* exchange, const Status& status);
+// and 503. `headers`: more of them.
+void ReplyError(HttpExchange* exchange, const Status& status, HttpHeaders headers = {});
 
 // Whether the method of a request is `allowed`: "GET", which HEAD is too, "POST", or "GET, DELETE". Replies
 // with 405 otherwise.

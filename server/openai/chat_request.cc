@@ -15,29 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The text of a content: a string, or parts that become lines.
-Result<std::string> ContentText(const Json& content, const std::string& field,
-                                std::initializer_list<std::string_view> text_types) {
-  if (content.is_string()) return content.get<std::string>();
-  PS_RETURN_IF_ERROR(CheckList(content, field, "a string or an array of parts"));
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const std::string name = StrCat(field, "[", i, "]");
-    PS_RETURN_IF_ERROR(CheckObject(content[i], name));
-    JsonFields part(content[i], name + ".");
-    const std::string type = part.String("type").value_or("");
-    const std::string value = part.NeededString("text");
-    part.Ignore({"annotations", "logprobs", "cache_control"});
-    if (std::find(text_types.begin(), text_types.end(), type) == text_types.end()) {
-      return InvalidArgument(name, ".type: expected ", *text_types.begin(), ", found \"", type,
-                             "\": the model reads text only");
-    }
-    PS_RETURN_IF_ERROR(part.Finish());
-    text += (i == 0 ? "" : "\n") + value;
-  }
-  return text;
-}
-
 void ReadLogprobs(JsonFields* fields, CompletionOptions* options, v1::CompleteRequest* request) {
   options->logprobs = fields->Bool("logprobs").value_or(false);
   const auto top = fields->Integer("top_logprobs", 0, 20);
@@ -58,6 +35,30 @@ ChatOptions ReadChatOptions(JsonFields* fields) {
 }
 
 }  // namespace
+
+Result<std::string> ContentText(const Json& content, const std::string& field,
+                                std::initializer_list<std::string_view> text_types) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array())
+    return InvalidArgument(field, ": expected a string or an array of parts, found ",
+                           JsonTypeName(content));
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const std::string name = StrCat(field, "[", i, "]");
+    PS_RETURN_IF_ERROR(CheckObject(content[i], name));
+    JsonFields part(content[i], name + ".");
+    const std::string type = part.String("type").value_or("");
+    const std::string value = part.NeededString("text");
+    part.Ignore({"annotations", "cache_control", "citations", "logprobs"});
+    if (std::find(text_types.begin(), text_types.end(), type) == text_types.end()) {
+      return InvalidArgument(name, ".type: expected ", *text_types.begin(), ", found \"", type,
+                             "\": the model reads text only");
+    }
+    PS_RETURN_IF_ERROR(part.Finish());
+    text += (i == 0 ? "" : "\n") + value;
+  }
+  return text;
+}
 
 Result<ChatMessage> ToChatMessage(const Json& object, const std::string& field,
                                   std::initializer_list<std::string_view> text_types, bool tools) {

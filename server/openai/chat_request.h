@@ -20,9 +20,13 @@ namespace polysketch {
 // The chat template of the model. FAILED_PRECONDITION without one.
 Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model);
 
-// Messages of the API: objects with role and content, a string or an array of parts of the types
-// `text_types`. The role developer becomes system. `tools`: messages may have calls, and be results of tools.
+// The text of a content: a string, or an array of parts of the types `text_types`, which become lines.
 // INVALID_ARGUMENT names the field after `field`.
+Result<std::string> ContentText(const nlohmann::ordered_json& content, const std::string& field,
+                                std::initializer_list<std::string_view> text_types);
+
+// Messages of the API: objects with role and content (ContentText). The role developer becomes system. `tools`: messages
+// may have calls, and be results of tools.
 Result<std::vector<ChatMessage>> ToChatMessages(const nlohmann::ordered_json& messages,
                                                 const std::string& field,
                                                 std::initializer_list<std::string_view> text_types,

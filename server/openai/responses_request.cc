@@ -270,7 +270,7 @@ Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
   options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &options);
   ReadGeneration(&fields, &request);
-  ReadResponsesText(&fields, &request);
+  ReadOutputFormat(&fields, "text", "verbosity", &request);
   options.grammar.output = OutputField(body);
   options.migrates = false;  // the state of the turn is in the store, and the session is as it was
   RefuseOthers(&fields);
@@ -283,8 +283,7 @@ Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
   ChatOptions chat_options;
   chat_options.hold = std::move(hold);
   ReadTemplateVariables(&fields, &chat_options);
-  if (const auto limit = fields.Integer("max_output_tokens", 0, kMaxInt32))
-    request.set_max_tokens(static_cast<int32_t>(*limit));
+  ReadMaxTokens(&fields, {"max_output_tokens"}, &request);
   ToolUse tools = ReadTools(&fields, /*flat=*/true);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/true, &chat_options);
   const Json* const input = fields.Needed("input", "a string or an array of messages");

@@ -206,23 +206,15 @@ void ReadResponseFormat(JsonFields* fields, v1::CompleteRequest* request) {
   ReadCompact(fields, request);
 }
 
-void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request) {
-  const Json* text = fields->Object("text");
-  if (text == nullptr) return;
-  JsonFields inner(*text, "text.");
-  ReadFormat(&inner, "format", "text.format.", nullptr, request);
-  inner.Ignore({"verbosity"});
+void ReadOutputFormat(JsonFields* fields, const char* name, const char* ignored,
+                      v1::CompleteRequest* request) {
+  const Json* const object = fields->Object(name);
+  if (object == nullptr) return;
+  JsonFields inner(*object, StrCat(name, "."));
+  ReadFormat(&inner, "format", StrCat(name, ".format."), nullptr, request);
+  inner.Ignore({ignored});
   fields->Merge(inner.Finish());
   ReadCompact(fields, request);
-}
-
-void ReadOutputConfig(JsonFields* fields, v1::CompleteRequest* request) {
-  const Json* config = fields->Object("output_config");
-  if (config == nullptr) return;
-  JsonFields inner(*config, "output_config.");
-  ReadFormat(&inner, "format", "output_config.format.", nullptr, request);
-  inner.Ignore({"effort"});
-  fields->Merge(inner.Finish());
 }
 
 Json EchoedText(const Json& body) {

@@ -37,10 +37,10 @@ std::string NameGrammarField(std::string_view message, const GrammarFields& fiel
 void ReadGuided(JsonFields* fields, v1::CompleteRequest* request);
 // Reads the response_format of chat and text completions.
 void ReadResponseFormat(JsonFields* fields, v1::CompleteRequest* request);
-// Reads `text` of the Responses API.
-void ReadResponsesText(JsonFields* fields, v1::CompleteRequest* request);
-// Reads `output_config` of Anthropic's Messages API.
-void ReadOutputConfig(JsonFields* fields, v1::CompleteRequest* request);
+// Reads the member `format` of the field `name`: "text" of the Responses API, "output_config" of Anthropic's Messages API.
+// `ignored`: the other member.
+void ReadOutputFormat(JsonFields* fields, const char* name, const char* ignored,
+                      v1::CompleteRequest* request);
 // The value of `text` that a response repeats. `body`: of ParseCompletionBody.
 nlohmann::ordered_json EchoedText(const nlohmann::ordered_json& body);
 

@@ -84,24 +84,22 @@ Result<Tool> ToTool(const Json& object, const std::string& field, const ToolName
 
 }  // namespace
 
-Result<Json> ListOfTools(const Json& tools) {
-  if (tools.is_array()) return tools.empty() ? Json(nullptr) : tools;
-  return InvalidArgument("tools: expected an array, found ", JsonTypeName(tools));
-}
-
-Status AddTools(Json list, const ToolNames& where, ToolUse* use) {
-  use->list = std::move(list);
-  if (use->list.size() > kMaxTools)
-    return InvalidArgument("tools: expected at most ", kMaxTools, " tools, found ",
-                           use->list.size());
+Status ReadToolList(const Json& tools, const ToolNames& where, const ToolConverter& convert,
+                    ToolUse* use) {
+  if (!tools.is_array())
+    return InvalidArgument("tools: expected an array, found ", JsonTypeName(tools));
+  if (tools.size() > kMaxTools)
+    return InvalidArgument("tools: expected at most ", kMaxTools, " tools, found ", tools.size());
   std::set<std::string> names;
-  for (size_t i = 0; i < use->list.size(); ++i) {
+  for (size_t i = 0; i < tools.size(); ++i) {
     const std::string field = StrCat("tools[", i, "]");
-    PS_ASSIGN_OR_RETURN(Tool tool, ToTool(use->list[i], field, where));
+    PS_ASSIGN_OR_RETURN(Json nested, convert(tools[i], field));
+    PS_ASSIGN_OR_RETURN(Tool tool, ToTool(nested, field, where));
     if (!names.insert(tool.name).second)
       return InvalidArgument(field, where.function, ".name: expected each name once, found \"",
                              tool.name, "\" twice");
     use->callable.push_back(std::move(tool));
+    use->list.push_back(std::move(nested));
   }
   use->choice = use->callable.empty() ? Choice::kNone : Choice::kAuto;
   return Status();
@@ -128,14 +126,6 @@ Status CheckChoice(ToolUse* use) {
 }
 
 namespace {
-
-Status ReadList(const Json& tools, bool flat, ToolUse* use) {
-  PS_ASSIGN_OR_RETURN(Json list, ListOfTools(tools));
-  if (flat) {
-    for (Json& tool : list) tool = Nested(tool);
-  }
-  return AddTools(std::move(list), {flat ? "" : ".function", "parameters"}, use);
-}
 
 Status ReadChoice(const Json& choice, bool flat, ToolUse* use) {
   if (choice == "none" || choice == "auto" || choice == "required") {
@@ -280,7 +270,11 @@ Result<ToolParsing> Bind(const ToolUse& use, const ServedModel& model,
 
 ToolUse ReadTools(JsonFields* fields, bool flat) {
   ToolUse use;
-  if (const Json* const tools = fields->Any("tools")) fields->Merge(ReadList(*tools, flat, &use));
+  if (const Json* const tools = fields->Any("tools")) {
+    fields->Merge(ReadToolList(
+        *tools, {flat ? "" : ".function", "parameters"},
+        [flat](const Json& tool, const std::string&) { return flat ? Nested(tool) : tool; }, &use));
+  }
   use.parallel = fields->Bool("parallel_tool_calls").value_or(true);
   if (const Json* const choice = fields->Any("tool_choice"))
     fields->Merge(ReadChoice(*choice, flat, &use));

@@ -2,6 +2,7 @@
 // output get of it.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -41,14 +42,16 @@ struct ToolUse {
 ToolUse ReadTools(JsonFields* fields, bool flat = false);
 
 // --- the parts of ReadTools, for APIs that write tools in another way ---
-// The value of `tools`; null: none.
-Result<nlohmann::ordered_json> ListOfTools(const nlohmann::ordered_json& tools);
 // Where a tool's function and its JSON Schema are, in errors: "tools[0].function.parameters".
 struct ToolNames {
   std::string_view function, parameters;
 };
-// Adds the tools of a list in the form of chat completions.
-Status AddTools(nlohmann::ordered_json list, const ToolNames& names, ToolUse* use);
+// Makes a tool in the form of chat completions.
+using ToolConverter = std::function<Result<nlohmann::ordered_json>(
+    const nlohmann::ordered_json& tool, const std::string& field)>;
+// Adds the tools of an array.
+Status ReadToolList(const nlohmann::ordered_json& tools, const ToolNames& names,
+                    const ToolConverter& convert, ToolUse* use);
 // Chooses the tool `name`, which `field` of the request names.
 Status ChooseTool(const nlohmann::ordered_json& name, const std::string& field, ToolUse* use);
 // Ends the reading of the tools and of their choice.
