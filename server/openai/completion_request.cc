@@ -197,6 +197,8 @@ void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
     request->set_include_stop_in_output(*value);
   if (const auto value = fields->Bool("skip_special_tokens"))
     request->set_skip_special_tokens(*value);
+  // The tokenizers of Hugging Face's library put no space there, whatever it says.
+  (void)fields->Bool("spaces_between_special_tokens");
   if (const auto value = fields->Integer("priority", -kMaxInt32, kMaxInt32))
     request->set_priority(static_cast<int32_t>(*value));
   if (const auto value = fields->Integer("draft_tokens", 0, kMaxInt32))

@@ -22,7 +22,7 @@ constexpr std::string_view kIgnored[] = {
     "diagnostics", "inference_geo", "speed",
     // vLLM
     "chat_template_content_format", "guided_decoding_backend", "media_io_kwargs",
-    "mm_processor_kwargs", "spaces_between_special_tokens",
+    "mm_processor_kwargs",
     // llama.cpp; of samplers, the multiplier says whether they are on
     "id_slot", "slot_id", "n_keep", "n_discard", "n_cache_reuse", "timings_per_token",
     "return_progress", "response_fields", "parse_tool_calls", "t_max_prompt_ms", "dry_base",

@@ -1,5 +1,7 @@
-// encode_texts TOKENIZER: for each text of standard input, its ids and the text that they stream. tokenizer_json_test.py
-// compares them with those of Hugging Face's tokenizers. A text is encoded whole and in chunks: other ids end the program.
+// encode_texts TOKENIZER [MODE]: for each text of standard input, its ids and the text that they stream.
+// tokenizer_json_test.py compares them with those of Hugging Face's tokenizers. Modes: message, a text that is encoded whole
+// and in chunks, of which other ids end the program; template, which spells control pieces; control, the same, whose control
+// pieces are in the text.
 //
 // Frames of both directions: a little-endian count of 32 bits, then bytes (a text), or ids of 32 bits.
 #include <cstdint>
@@ -42,14 +44,15 @@ std::vector<int32_t> EncodeInChunks(const Tokenizer& tokenizer, const std::strin
   return ids;
 }
 
-std::string Streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
-  IncrementalDecoder decoder(&tokenizer, /*continued=*/false);
+std::string Streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
+                     bool skip_control) {
+  IncrementalDecoder decoder(&tokenizer, /*continued=*/false, skip_control);
   std::string text;
   for (const int32_t id : ids) text += decoder.Append(id);
   return text + decoder.Finish();
 }
 
-int Run(const char* path, bool as_template) {
+int Run(const char* path, bool as_template, bool skip_control) {
   const auto tokenizer = Tokenizer::Load(path);
   if (!tokenizer.ok()) {
     std::cerr << tokenizer.status().ToString() << '\n';
@@ -69,7 +72,7 @@ int Run(const char* path, bool as_template) {
       return 1;
     }
     WriteFrame(static_cast<uint32_t>(ids->size()), ids->data(), ids->size() * sizeof(int32_t));
-    const std::string streamed = Streamed(**tokenizer, *ids);
+    const std::string streamed = Streamed(**tokenizer, *ids, skip_control);
     WriteFrame(static_cast<uint32_t>(streamed.size()), streamed.data(), streamed.size());
   }
   return 0;
@@ -81,5 +84,6 @@ int Run(const char* path, bool as_template) {
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   std::ios::sync_with_stdio(false);
-  return polysketch::Run(argv[1], argc > 2 && std::string(argv[2]) == "template");
+  const std::string mode = argc > 2 ? argv[2] : "message";
+  return polysketch::Run(argv[1], mode != "message", mode != "control");
 }

@@ -38,7 +38,8 @@ TEST(CompletionRequest, EveryParameterArrives) {
       "n": 2, "best_of": 3, "logprobs": 5, "echo": true, "stop": ["a", "b"], "stop_token_ids": [9], "seed": -1,
       "presence_penalty": 1, "frequency_penalty": -1.5, "repetition_penalty": 2, "logit_bias": {"8": -100},
       "stream": true, "stream_options": {"include_usage": true}, "ignore_eos": true, "user": "someone",
-      "include_stop_str_in_output": true, "skip_special_tokens": false, "priority": -2, "draft_tokens": 1, "session": "s",
+      "include_stop_str_in_output": true, "skip_special_tokens": false,
+      "spaces_between_special_tokens": true, "priority": -2, "draft_tokens": 1, "session": "s",
       "expected_position": 12, "cache": {"read": false, "write": true, "points": [1, 2]}, "suffix": null})");
   ASSERT_TRUE(job.ok()) << job.status().ToString();
   ASSERT_EQ(job->calls(), 2u);
@@ -244,6 +245,8 @@ TEST(CompletionRequest, ErrorsNameTheField) {
       {R"({"prompt": [18446744073709551615]})",
        "prompt[0]: expected an integer of 32 bits, found 18446744073709551615"},
       {R"({"prompt": "x", "n": 65})", "n: expected 1 to 64, found 65"},
+      {R"({"prompt": "x", "spaces_between_special_tokens": 1})",
+       "spaces_between_special_tokens: expected true or false, found an integer"},
       {R"({"prompt": "x", "n": 18446744073709551615})",
        "n: expected 1 to 64, found 18446744073709551615"},
       {R"({"prompt": "x", "n": 1.5})", "n: expected an integer, found a number with a fraction"},
