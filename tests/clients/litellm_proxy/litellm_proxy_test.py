@@ -2,18 +2,15 @@
 
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
-import time
 import unittest
-import urllib.error
 import urllib.request
 
 import openai
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "openai"))
-from server_process import free_port  # noqa: E402
+from server_process import Proxy, free_port  # noqa: E402
 from tool_server import KNOWS_LANGUAGE, MODEL, WEATHER, tool_server  # noqa: E402
 
 PROXY = pathlib.Path(sys.executable).parent / "litellm"
@@ -39,30 +36,22 @@ class LiteLlmProxy(unittest.TestCase):
         config.write_text(json.dumps({"model_list": models}))  # JSON is YAML
         port = free_port()
         cls.address = f"http://127.0.0.1:{port}"
-        log = open(f"{folder.name}/log", "w+")
-        cls.addClassCleanup(log.close)
         # With its own list of prices it fetches none.
         environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
         environment |= {"HOME": folder.name, "PATH": f"{PROXY.parent}:/usr/bin:/bin"}
         command = [PROXY, "--config", config, "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
-        cls.proxy = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder.name, env=environment)
-        cls.addClassCleanup(cls.proxy.wait, 60)
-        cls.addClassCleanup(cls.proxy.terminate)
-        end = time.monotonic() + 600
-        while True:
-            try:
-                with urllib.request.urlopen(f"{cls.address}/health/liveliness", timeout=10):
-                    break
-            except OSError:
-                pass
-            if cls.proxy.poll() is not None or time.monotonic() > end:
-                log.seek(0)
-                raise AssertionError(log.read())
-            time.sleep(0.2)
+        proxy = Proxy(command, folder.name, environment)
+        cls.addClassCleanup(proxy.stop)
+        proxy.wait(cls.lives)
         cls.client = openai.OpenAI(base_url=f"{cls.address}/v1", api_key=KEY, max_retries=0, timeout=600)
         cls.direct = openai.OpenAI(base_url=cls.server.url, api_key="none", max_retries=0, timeout=600)
         cls.addClassCleanup(cls.client.close)
         cls.addClassCleanup(cls.direct.close)
+
+    @classmethod
+    def lives(cls):
+        with urllib.request.urlopen(f"{cls.address}/health/liveliness", timeout=10):
+            return True
 
     def ask(self, model, **more):
         asked = {"model": model, "messages": MESSAGES, "temperature": 0, "max_tokens": 24}

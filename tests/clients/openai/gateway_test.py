@@ -1,6 +1,8 @@
 """PyPI's gateway smg before two replicas that share a state store, driven by OpenAI's own Python client."""
 
 import concurrent.futures
+import contextlib
+import itertools
 import pathlib
 import shutil
 import signal
@@ -13,56 +15,38 @@ import unittest
 import openai
 from chat_test import MESSAGES, TEMPLATE
 from openai_test import GREEDY
-from server_process import ROOT, Server, free_port
+from server_process import ROOT, Proxy, Server, free_port
 
 SMG = pathlib.Path(sys.executable).parent / "smg"
 # The text that two prompts share: longer than the part by which the gateway tells prompts apart.
 CONTEXT = "The old house at the end of the lane had been empty for years, and no one knew who had lived there. "
 
 
-class Gateway:
+class Gateway(Proxy):
     """One process of smg. It gets the tokenizer from a replica, by GetTokenizer."""
 
     def __init__(self, replicas, folder, *flags):
         self.port = free_port()
-        self.log = open(f"{folder}/smg-{self.port}.log", "w+")
-        self.process = subprocess.Popen(
-            [SMG, "launch", "--host", "127.0.0.1", "--port", str(self.port), "--policy", "cache_aware"]
-            + ["--worker-urls", *(f"grpc://{replica.grpc}" for replica in replicas)]
-            + ["--health-check-interval-secs", "1", "--log-level", "warn"]
-            + ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port()), *flags],
-            stdout=self.log,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-        )
+        command = [SMG, "launch", "--host", "127.0.0.1", "--port", str(self.port), "--policy", "cache_aware"]
+        command += ["--worker-urls", *(f"grpc://{replica.grpc}" for replica in replicas)]
+        command += ["--health-check-interval-secs", "1", "--log-level", "warn"]
+        super().__init__([*command, "--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port()), *flags], folder)
 
     def client(self, key="none"):
         return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=120)
 
-    def wait(self, replicas, key="none"):
+    def wait_for(self, replicas, key="none"):
         """Returns when requests reach each replica."""
         before = [completed(replica) for replica in replicas]
-        end = time.monotonic() + 60
-        with self.client(key) as client:
-            for i in range(1000):
-                try:
-                    client.completions.create(model="demo", prompt=f"{i} a", max_tokens=1)
-                except openai.OpenAIError:
-                    time.sleep(0.1)
-                if all(completed(replica) > b for replica, b in zip(replicas, before, strict=True)):
-                    return
-                if time.monotonic() > end:
-                    break
-        self.log.seek(0)
-        said = self.log.read()
-        self.stop()
-        raise AssertionError(said)
+        numbers = itertools.count()
 
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(60)
-        if not self.log.closed:
-            self.log.close()
+        def reach():
+            with contextlib.suppress(openai.OpenAIError):
+                client.completions.create(model="demo", prompt=f"{next(numbers)} a", max_tokens=1)
+            return all(completed(replica) > b for replica, b in zip(replicas, before, strict=True))
+
+        with self.client(key) as client:
+            self.wait(reach)
 
 
 class Fleet:
@@ -122,7 +106,7 @@ class GatewayOfReplicas(unittest.TestCase):
         keys = ["--tenant-api-key", "alice:key-of-alice", "--tenant-api-key", "bob:key-of-bob"]
         history = ["--history-backend", "redis", "--redis-url", f"redis://127.0.0.1:{cls.redis.port}"]
         gateway = Gateway(cls.fleet.replicas, cls.fleet.folder, *keys, *history)
-        gateway.wait(cls.fleet.replicas, "key-of-alice")
+        gateway.wait_for(cls.fleet.replicas, "key-of-alice")
         return gateway
 
     def test_completion_equals_that_of_a_replica(self):
@@ -213,7 +197,7 @@ class GatewayWhileAReplicaDrains(unittest.TestCase):
         self.addCleanup(self.fleet.stop)
         self.gateway = Gateway(self.fleet.replicas, self.fleet.folder)
         self.addCleanup(self.gateway.stop)
-        self.gateway.wait(self.fleet.replicas)
+        self.gateway.wait_for(self.fleet.replicas)
 
     def stream(self, client, i):
         """The text of one stream and its finish reason. Its beginning sends it to either replica."""

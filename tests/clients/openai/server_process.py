@@ -6,6 +6,7 @@ import os
 import pathlib
 import socket
 import subprocess
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -59,3 +60,31 @@ class Server:
     def command_line(self, *arguments):
         line = [BIN / "polysketch", "--server", self.grpc, "complete", "--json", *arguments]
         return json.loads(subprocess.run(line, check=True, capture_output=True).stdout)
+
+
+class Proxy:
+    """A program of another project before the server."""
+
+    def __init__(self, command, folder, environment=None):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, cwd=folder, env=environment)
+
+    def wait(self, answers):
+        """Returns when `answers()` is true: it may raise OSError before. Fails with the output of the program."""
+        end = time.monotonic() + 600
+        while self.process.poll() is None and time.monotonic() < end:
+            try:
+                if answers():
+                    return
+            except OSError:
+                pass
+            time.sleep(0.1)
+        self.log.seek(0)
+        said = self.log.read()
+        self.stop()
+        raise AssertionError(said)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(60)
+        self.log.close()

@@ -2,16 +2,14 @@
 
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import urllib.error
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "openai"))
-from server_process import TOOL_TEMPLATE, Server, free_port  # noqa: E402
+from server_process import TOOL_TEMPLATE, Proxy, Server, free_port  # noqa: E402
 
 ROUTER = pathlib.Path(sys.executable).parent / "vllm-router"
 COMPLETION = {"model": "demo", "prompt": "It was late in the afternoon", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
@@ -43,22 +41,9 @@ class VllmRouter(unittest.TestCase):
         command = [ROUTER, "--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin"]
         command += ["--worker-urls", *(f"http://{replica.http}" for replica in cls.replicas)]
         command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port()), "--log-level", "warning"]
-        log = open(f"{folder.name}/router.log", "w+")
-        cls.addClassCleanup(log.close)
-        cls.router = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder.name)
-        cls.addClassCleanup(cls.router.wait, 60)
-        cls.addClassCleanup(cls.router.terminate)
-        end = time.monotonic() + 120
-        while True:
-            try:
-                if post(cls.url, "/completions", COMPLETION | {"max_tokens": 1})[0] == 200:
-                    return
-            except OSError:
-                pass
-            if cls.router.poll() is not None or time.monotonic() > end:
-                log.seek(0)
-                raise AssertionError(log.read())
-            time.sleep(0.1)
+        router = Proxy(command, folder.name)
+        cls.addClassCleanup(router.stop)
+        router.wait(lambda: post(cls.url, "/completions", COMPLETION | {"max_tokens": 1})[0] == 200)
 
     def both(self, path, body):
         """The answers of the router and of a replica."""
