@@ -1,6 +1,7 @@
 #include "server/chat/described_tools.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -68,6 +69,17 @@ Result<std::string> TextOfCalls(const Json& calls, chat::Budget* budget) {
   return text;
 }
 
+// Makes a message of the user of the result of a tool: JSON, or a role that the model has not learned, is what small models
+// repeat. `tools`: by the ids of calls.
+void MakeResult(const std::map<std::string, std::string>& tools, ChatMessage* message) {
+  const auto found = tools.find(message->tool_call_id);
+  const std::string& name = found == tools.end() ? message->name : found->second;
+  message->content.insert(0, StrCat("Result of ", name.empty() ? "the tool" : name, ":\n"));
+  message->role = "user";
+  message->name.clear();
+  message->tool_call_id.clear();
+}
+
 }  // namespace
 
 Status DescribeTools(const Json& tools, bool takes_system, const chat::HoldMemory& hold,
@@ -75,20 +87,17 @@ Status DescribeTools(const Json& tools, bool takes_system, const chat::HoldMemor
   chat::Budget budget(hold);
   std::vector<ChatMessage> described;
   bool results = false;  // the last message has results
+  std::map<std::string, std::string> tools_of_calls;
   for (ChatMessage& message : *messages) {
     if (!message.tool_calls.is_null()) {
-      PS_ASSIGN_OR_RETURN(const std::string calls, TextOfCalls(message.tool_calls, &budget));
-      AddParagraph(calls, &message.content);
-      message.tool_calls = nullptr;
+      const Json calls = std::exchange(message.tool_calls, nullptr);
+      PS_ASSIGN_OR_RETURN(const std::string text, TextOfCalls(calls, &budget));
+      AddParagraph(text, &message.content);
+      for (const Json& call : calls)
+        if (call.contains("id")) tools_of_calls[call.at("id")] = call.at("function").at("name");
     }
     const bool result = message.role == "tool";
-    if (result) {
-      const Json id = message.tool_call_id.empty() ? Json() : Json(message.tool_call_id);
-      const Json object = {{"tool_call_id", id}, {"content", std::move(message.content)}};
-      PS_ASSIGN_OR_RETURN(message.content, TextOf(object, &budget));
-      message.tool_call_id.clear();
-      message.role = "user";
-    }
+    if (result) MakeResult(tools_of_calls, &message);
     if (results && message.role == "user") {
       AddParagraph(message.content, &described.back().content);
     } else {

@@ -166,9 +166,8 @@ TEST_F(DescribedTools, CallsAndResultsAreText) {
   const std::string expected =
       "user: x|assistant: {\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\", \"at\": "
       "3}}\n"
-      "{\"name\": \"get_time\", \"arguments\": {}}|user: {\"tool_call_id\": \"1\", \"content\": "
-      "\"sunny\"}\n\n"
-      "{\"tool_call_id\": null, \"content\": \"3\"}\n\nSo?|assistant: y|";
+      "{\"name\": \"get_time\", \"arguments\": {}}|user: Result of get_weather:\nsunny\n\n"
+      "Result of the tool:\n3\n\nSo?|assistant: y|";
   EXPECT_TRUE(TextOf(JobOf(kHistory, WithTools())).ends_with("answer as usual.|" + expected));
   EXPECT_EQ(TextOf(JobOf(kHistory, "\"max_tokens\": 1")), expected);
 }
