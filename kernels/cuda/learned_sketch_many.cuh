@@ -104,12 +104,13 @@ __device__ __forceinline__ void RunLevel(const uint32_t (&a)[T][IN / 16][4], int
   }
 }
 
-// One branch from its first operand on.
-template <int T, int D, int R, bool kBf16, typename Chunks>
+// One branch from its first operand on. keep(level, results) sees the results of each level.
+template <int T, int D, int R, bool kBf16, typename Chunks, typename Keep>
 __device__ __forceinline__ void RunBranch(const uint32_t (&a)[T][D / 16][4], int branch,
-                                          const float* norms, Chunks* chunks,
+                                          const float* norms, Chunks* chunks, const Keep& keep,
                                           float (&out)[T][R / 8][4]) {
   RunLevel<T, D, R, kBf16>(a, branch, 0, chunks, out);
+  keep(0, out);
   uint32_t middle[T][R / 16][4];
 #pragma unroll
   for (int tile = 0; tile < T; ++tile) {
@@ -117,6 +118,7 @@ __device__ __forceinline__ void RunBranch(const uint32_t (&a)[T][D / 16][4], int
     Scale<R, kBf16>(out[tile], norms + SketchLayout<D, R>::Norm(branch, 1), middle[tile]);
   }
   RunLevel<T, R, R, kBf16>(middle, branch, 1, chunks, out);
+  keep(1, out);
 }
 
 template <int D, int R, bool kBf16, bool kResident>
@@ -149,9 +151,10 @@ __global__ void __launch_bounds__(SketchMany<D, R>::kThreads, 1)
         Scale<D, kBf16>(input, norms + Layout::Norm(branch, 0), a[branch][tile]);
       }
     }
+    const auto keep_none = [](int, const float(&)[T][R / 8][4]) {};
     float first[T][R / 8][4], second[T][R / 8][4];
-    RunBranch<T, D, R, kBf16>(a[0], 0, norms, &chunks, first);
-    RunBranch<T, D, R, kBf16>(a[1], 1, norms, &chunks, second);
+    RunBranch<T, D, R, kBf16>(a[0], 0, norms, &chunks, keep_none, first);
+    RunBranch<T, D, R, kBf16>(a[1], 1, norms, &chunks, keep_none, second);
 #pragma unroll
     for (int tile = 0; tile < T; ++tile) {
 #pragma unroll

@@ -20,16 +20,6 @@ namespace {
 
 constexpr int kRoundThreads = 256, kRoundPieces = 32;
 
-std::string& LastError() {
-  thread_local std::string error;
-  return error;
-}
-
-int Report(Refusal refusal) {
-  if (!refusal.ok()) LastError() = std::move(refusal.message);
-  return refusal.status;
-}
-
 TokenRows InputRows(const polysketch_attention_tensor& tensor) {
   return {static_cast<const Bf16*>(tensor.data), tensor.batch_stride, tensor.head_stride,
           tensor.token_stride, 0};
@@ -67,16 +57,6 @@ Refusal CheckArrays(const polysketch_attention_shape& shape,
             "log_decay: expected an address that is a multiple of 4 and not null"};
   }
   return refusal;
-}
-
-Refusal CheckWorkspace(const void* workspace, size_t bytes, int64_t needed) {
-  const bool aligned = reinterpret_cast<uintptr_t>(workspace) % 256 == 0;
-  if ((workspace == nullptr && needed > 0) || !aligned || bytes < static_cast<size_t>(needed)) {
-    return {POLYSKETCH_ATTENTION_WORKSPACE,
-            StrCat("expected a workspace of ", needed, " bytes at a multiple of 256, found ", bytes,
-                   " bytes", aligned ? "" : ", not aligned")};
-  }
-  return Refusal();
 }
 
 // Bytes of shared memory of the largest kernel of a pass.
@@ -392,10 +372,6 @@ __attribute__((visibility("default"))) int polysketch_attention_emulated(void) {
 #else
   return 1;
 #endif
-}
-
-__attribute__((visibility("default"))) const char* polysketch_attention_error(void) {
-  return polysketch::cuda::LastError().c_str();
 }
 
 __attribute__((visibility("default"))) int polysketch_attention_workspace(

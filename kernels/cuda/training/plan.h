@@ -4,18 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "kernels/cuda/training/polysketch_attention.h"
+#include "kernels/cuda/training/refusal.h"
 
 namespace polysketch::cuda {
-
-// Why a call fails, or OK.
-struct Refusal {
-  int status = POLYSKETCH_ATTENTION_OK;
-  std::string message;
-  bool ok() const { return status == POLYSKETCH_ATTENTION_OK; }
-};
 
 struct TrainingPlan {
   bool mixed = false, sketched = false;  // neither: polynomial

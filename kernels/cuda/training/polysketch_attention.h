@@ -35,7 +35,7 @@
 extern "C" {
 #endif
 
-enum { POLYSKETCH_ATTENTION_VERSION = 5 };
+enum { POLYSKETCH_ATTENTION_VERSION = 6 };
 
 typedef enum {
   POLYSKETCH_ATTENTION_OK = 0,

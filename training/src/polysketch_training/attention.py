@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from polysketch_tools import sketches
 from polysketch_tools.model_config import KV_KINDS, ModelConfig
-from polysketch_training import angles, cuda_attention, hyper_rectangle, layers
+from polysketch_training import angles, cuda_attention, cuda_sketch, hyper_rectangle, layers
 from polysketch_training.block_attention import Rows, Weights, block_attention, integer_power
 from polysketch_training.cache_attention import cache_attention
 from polysketch_training.hyper_attention import hyper_attention
@@ -83,10 +83,10 @@ class Attention(nn.Module):
         """Returns the output [B, n, D] for the normed input x [B, n, D], and the state after it or None."""
         batch, tokens, width = x.shape
         heads = self.config.num_heads
-        q, k, v = self.qkv(x).reshape(batch, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
-        q, k = angles.rotate(q, places.cos, places.sin), angles.rotate(k, places.cos, places.sin)
+        qkv = self.qkv(x).reshape(batch, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        qk, v = angles.rotate(qkv[:2], places.cos, places.sin), qkv[2]
         log_decay = self._log_decay(x) if self.config.decay_gate else None
-        out, state = self._attend(q, k, v, log_decay, places, state, want_state)
+        out, state = self._attend(qk, v, log_decay, places, state, want_state)
         return self.out(out.transpose(1, 2).reshape(batch, tokens, width)), state
 
     def _log_decay(self, x):
@@ -95,18 +95,18 @@ class Attention(nn.Module):
             gate = self.gate(x.to(self.gate.weight.dtype))
             return functional.logsigmoid(gate).transpose(1, 2)
 
-    def _attend(self, q, k, v, log_decay, places, state, want_state):
+    def _attend(self, qk, v, log_decay, places, state, want_state):
+        """qk: rotated queries and keys, [2, B, H, n, d]."""
         if self.backend == "library":
             if state is not None or want_state or places.buffered:
-                return self._library_chunk(q, k, v, log_decay, places.buffered, state, want_state)
-            return self._library(q, k, v, log_decay), None
+                return self._library_chunk(qk, v, log_decay, places.buffered, state, want_state)
+            return self._library(qk, v, log_decay), None
         if not self.config.is_served:
-            return self._unserved(q, k, v, state is not None or want_state), None
+            return self._unserved(*qk, v, state is not None or want_state), None
         if self.config.attention in KV_KINDS:
-            if self.config.has_qk_norm:
-                q, k = self.qk_norm(q), self.qk_norm(k)
+            q, k = self.qk_norm(qk) if self.config.has_qk_norm else qk
             return cache_attention(q, k, v, weigh=self._weigh_products(), state=state, want_state=want_state)
-        rows = self._rows(q, k, v, log_decay)
+        rows = self._rows(qk, v, log_decay)
         return block_attention(rows, self.weights(), state, buffered=places.buffered, want_state=want_state)
 
     def _weigh_products(self):
@@ -130,42 +130,46 @@ class Attention(nn.Module):
         features = self.config.attention in ("linear", "performer")
         return Weights(block=block_of(self.config), stabilizer=1e-6 if features else 1.0, squared=not features)
 
-    def _rows(self, q, k, v, log_decay) -> Rows:
+    def _rows(self, qk, v, log_decay) -> Rows:
         near = {}
         if self.config.is_mixed:
+            q, k = qk
             near = {"near_q": self.near_q_norm(q).to(v.dtype), "near_k": self.near_k_norm(k).to(v.dtype)}
-        far_q, far_k = (x.to(v.dtype) for x in self._far(q, k))
+        far_q, far_k = (x.to(v.dtype) for x in self._far(qk))
         return Rows(far_q=far_q, far_k=far_k, v=v, log_decay=log_decay, **near)
 
-    def _far(self, q, k):
+    def _far(self, qk):
+        """Returns the far rows of queries and of keys."""
         kind = self.config.attention
         if kind == "linear":
-            return layers.linear_features(q), layers.linear_features(k)
+            return layers.linear_features(qk)
         if kind == "performer":
-            return layers.performer_features(q, self.omega), layers.performer_features(k, self.omega)
+            return layers.performer_features(qk, self.omega)
         if self.config.has_qk_norm:
-            q, k = self.qk_norm(q), self.qk_norm(k)
+            qk = self.qk_norm(qk)
         if kind == "symmetric_power":
-            return q, k
+            return qk
         if kind == "affine_square":
             alpha, beta = self.config.polynomial_alpha, self.config.polynomial_beta
-            return layers.affine_rows(q, k, self.coefficients, alpha, beta)
-        return self.sketch(q), self.sketch(k)
+            return layers.affine_rows(*qk, self.coefficients, alpha, beta)
+        if self.backend == "library" and self.config.is_learned and cuda_sketch.supports(self.sketch):
+            return cuda_sketch.learned_sketch(qk, self.sketch)
+        return self.sketch(qk)
 
-    def _library(self, q, k, v, log_decay):
+    def _library(self, qk, v, log_decay):
         self._check_library_kind(LIBRARY_KINDS)
         if self.config.attention == "polynomial":
-            near = {"near_q": self.qk_norm(q), "near_k": self.qk_norm(k), "near_power": self.config.power}
-            return cuda_attention.polysketch_attention(v, **near)
-        return cuda_attention.polysketch_attention(v, log_decay=log_decay, **self._library_rows(q, k, v))
+            near_q, near_k = self.qk_norm(qk)
+            return cuda_attention.polysketch_attention(v, near_q=near_q, near_k=near_k, near_power=self.config.power)
+        return cuda_attention.polysketch_attention(v, log_decay=log_decay, **self._library_rows(qk, v))
 
-    def _library_chunk(self, q, k, v, log_decay, buffered: int, state: FoldedState | None, want_state: bool):
+    def _library_chunk(self, qk, v, log_decay, buffered: int, state: FoldedState | None, want_state: bool):
         """The library's states are those of full blocks: the block buffers of `state` and of the state that follows are empty."""
         self._check_library_kind([kind for kind in LIBRARY_KINDS if kind not in KV_KINDS])
         if buffered:
             raise ValueError(f"the library's attention: expected a chunk that starts with a block, found {buffered} tokens before it")
         sums = None if state is None else (state.sums, state.normalizer)
-        rows = self._library_rows(q, k, v)
+        rows = self._library_rows(qk, v)
         out, sums = cuda_attention.chunk_attention(v, log_decay=log_decay, sums=sums, want_sums=want_state, **rows)
         if not want_state:
             return out, None
@@ -177,8 +181,8 @@ class Attention(nn.Module):
         if self.config.attention not in kinds:
             raise ValueError(f"the library's attention: expected one of {', '.join(kinds)}; found {self.config.attention}")
 
-    def _library_rows(self, q, k, v) -> dict:
-        rows = self._rows(q, k, v, None)
+    def _library_rows(self, qk, v) -> dict:
+        rows = self._rows(qk, v, None)
         return {
             "near_q": rows.near_q,
             "near_k": rows.near_k,

@@ -5,9 +5,8 @@ import functools
 import torch
 from torch.nn import functional
 
+from polysketch_training import cuda_calls
 from polysketch_training import cuda_library as binding
-
-_ALIGNMENT = 256  # of a workspace
 
 
 def polysketch_attention(
@@ -155,22 +154,11 @@ def _arrays(tensors, log_decay) -> binding.Arrays:
     return binding.Arrays(*map(_tensor, tensors), None if log_decay is None else log_decay.data_ptr())
 
 
-def _workspace(size: int, like):
-    """Returns a tensor, and the first aligned address in it."""
-    memory = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=like.device)
-    return memory, memory.data_ptr() + -memory.data_ptr() % _ALIGNMENT
-
-
-def _stream(v) -> int:
-    return torch.cuda.current_stream(v.device).cuda_stream if v.is_cuda else 0
-
-
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, near_q, near_k, far_q, far_k, v, log_decay, sums, block, powers, stabilizer, chunk, want_sums):
         library = binding.default_library()
-        if v.is_cuda == library.emulated:
-            raise ValueError(f"expected tensors of {'the host' if library.emulated else 'a GPU'}")
+        cuda_calls.check_place(library, v)
         batch, heads, tokens, head_dim = v.shape
         for x in (near_q, near_k, far_q, far_k):
             if x is not None and (x.shape[:3] != v.shape[:3] or x.device != v.device):
@@ -196,14 +184,14 @@ class _Attention(torch.autograd.Function):
         denominators = torch.empty(batch * heads * tokens, dtype=torch.float32, device=v.device)
         inputs = _arrays((near_q, near_k, far_q, far_k, v), log_decay)
         size = library.workspace(ctx.shape).forward
-        memory, address = _workspace(size, v)
+        memory, address = cuda_calls.workspace(size, v)
         after = None
         if want_sums:
             after = torch.empty(batch, heads, library.state_floats(ctx.shape), dtype=torch.float32, device=v.device)
             ctx.mark_non_differentiable(after)
         with torch.cuda.device_of(v):
             library.forward(
-                *(ctx.shape, inputs, _tensor(out), denominators.data_ptr(), address, size, _stream(v)),
+                *(ctx.shape, inputs, _tensor(out), denominators.data_ptr(), address, size, cuda_calls.stream(v)),
                 initial=None if sums is None else sums.data_ptr(),
                 final=None if after is None else after.data_ptr(),
             )
@@ -221,7 +209,7 @@ class _Attention(torch.autograd.Function):
         )
         out_gradient = _operand(out_gradient, 0)
         size = library.workspace(ctx.shape).backward
-        memory, address = _workspace(size, out)
+        memory, address = cuda_calls.workspace(size, out)
         with torch.cuda.device_of(out):
             library.backward(
                 ctx.shape,
@@ -232,7 +220,7 @@ class _Attention(torch.autograd.Function):
                 _arrays(gradients, log_decay_gradient),
                 address,
                 size,
-                _stream(out),
+                cuda_calls.stream(out),
                 initial=None if sums is None else sums.data_ptr(),
             )
         return (*gradients, log_decay_gradient, None, None, None, None, None, None)

@@ -1,12 +1,14 @@
-"""libpolysketch-attention.so by ctypes. kernels/cuda/training/polysketch_attention.h describes the functions and fields."""
+"""libpolysketch-attention.so by ctypes. polysketch_attention.h and polysketch_sketch.h of kernels/cuda/training describe the
+functions and fields."""
 
 import ctypes
 import dataclasses
 import functools
 import os
 
-VERSION = 5
+VERSION = 6
 BF16, F32, F16 = 0, 1, 2
+UNSUPPORTED = 2  # a status
 
 
 class AttentionError(Exception):
@@ -48,6 +50,22 @@ class Shape(ctypes.Structure):
     ]
 
 
+class SketchShape(ctypes.Structure):
+    _fields_ = [("rows", ctypes.c_int64), ("input_dim", ctypes.c_int32), ("sketch_dim", ctypes.c_int32)]
+
+
+# Addresses of scale, bias, up and down of the levels of branch 1, then of branch 2.
+SketchNetwork = ctypes.c_void_p * 16
+
+
+@dataclasses.dataclass
+class SketchSizes:
+    """Bytes of what the forward pass keeps, and of the backward pass's workspace."""
+
+    kept: int
+    workspace: int
+
+
 @dataclasses.dataclass
 class Workspace:
     """Sizes in bytes of the workspaces that calls need, at an address that is a multiple of 256."""
@@ -71,6 +89,9 @@ class Library:
             *(shape, arrays, pointer, tensor, pointer, tensor, arrays),
             *end,
         ]
+        sketch, network = ctypes.POINTER(SketchShape), ctypes.POINTER(SketchNetwork)
+        self._library.polysketch_sketch_forward.argtypes = [sketch, network, *[pointer] * 4]
+        self._library.polysketch_sketch_backward.argtypes = [sketch, network, *[pointer] * 4, network, *end]
         version = self._library.polysketch_attention_version()
         if version != VERSION:
             raise AttentionError(f"{path}: expected version {VERSION}, found {version}")
@@ -108,6 +129,34 @@ class Library:
         self._check(
             self._library.polysketch_attention_backward(
                 shape, inputs, initial, out, denominators, out_gradient, gradients, workspace, size, stream
+            )
+        )
+
+    def supports_sketch(self, input_dim: int, sketch_dim: int) -> bool:
+        kept, workspace = ctypes.c_size_t(), ctypes.c_size_t()
+        shape = SketchShape(1, input_dim, sketch_dim)
+        status = self._library.polysketch_sketch_sizes(ctypes.byref(shape), ctypes.byref(kept), ctypes.byref(workspace))
+        if status != UNSUPPORTED:
+            self._check(status)
+        return status != UNSUPPORTED
+
+    def sketch_sizes(self, shape: SketchShape) -> SketchSizes:
+        kept, workspace = ctypes.c_size_t(), ctypes.c_size_t()
+        self._check(
+            self._library.polysketch_sketch_sizes(ctypes.byref(shape), ctypes.byref(kept), ctypes.byref(workspace))
+        )
+        return SketchSizes(kept.value, workspace.value)
+
+    def sketch_forward(self, shape, network, x, out, kept, stream=0):
+        """Addresses as integers, of parameters in a SketchNetwork; kept: None without a backward pass."""
+        self._check(self._library.polysketch_sketch_forward(shape, network, x, out, kept, stream))
+
+    def sketch_backward(
+        self, shape, network, x, kept, out_gradient, x_gradient, gradients, workspace, size, stream=0
+    ):
+        self._check(
+            self._library.polysketch_sketch_backward(
+                shape, network, x, kept, out_gradient, x_gradient, gradients, workspace, size, stream
             )
         )
 
