@@ -118,8 +118,9 @@ class PolysketchformerReader {
         const int64_t in = l == 0 ? config_.head_dim() : r;
         SketchNetwork::Level& level = layer->network.branch[b][l];
         PS_ASSIGN_OR_RETURN(level.norm, Norm(name + "norm", in));
-        PS_ASSIGN_OR_RETURN(level.up, Dense(name + "up.weight", in, hidden, MatrixRole::kFine));
-        PS_ASSIGN_OR_RETURN(level.down, Dense(name + "down.weight", hidden, r, MatrixRole::kFine));
+        PS_ASSIGN_OR_RETURN(level.up, Dense(name + "up.weight", in, hidden, MatrixRole::kSketch));
+        PS_ASSIGN_OR_RETURN(level.down,
+                            Dense(name + "down.weight", hidden, r, MatrixRole::kSketch));
       }
     }
     return Status();

@@ -40,8 +40,12 @@ int64_t StoredRow(const WeightReader::Rows& part, int64_t row) {
 
 DataType WeightReader::TypeFor(MatrixRole role, int64_t elements, DataType stored) const {
   if (role == MatrixRole::kExact) return DataType::kF32;
+  if (role == MatrixRole::kSketch && IsQuantized(type_.value_or(stored)) &&
+      !backend_->host_memory()) {
+    return DataType::kBf16;
+  }
   if (!type_) return stored;
-  const bool fine = role == MatrixRole::kFine || elements < kMinQ4;
+  const bool fine = role != MatrixRole::kDense || elements < kMinQ4;
   return fine && *type_ == DataType::kQ4 ? DataType::kQ8 : *type_;
 }
 

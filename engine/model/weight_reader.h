@@ -19,7 +19,10 @@ namespace polysketch {
 // What a matrix may be packed as, if --weights names a format.
 enum class MatrixRole {
   kDense,  // any; kQ4 where it is large enough to gain, else kQ8
-  kFine,   // kQ8 for kQ4, which costs most accuracy here: embeddings, sketch networks
+  kFine,   // kQ8 for kQ4, which costs most accuracy here: embeddings
+  // kFine, but kBf16 for both on a device, which computes a whole network of 16 bits in one kernel
+  // (kernels/cuda/learned_sketch_fused.cu).
+  kSketch,
   // Float32: small, and rounding would change an estimator, or what remains of a token after thousands
   // of others.
   kExact,

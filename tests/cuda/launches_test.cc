@@ -48,6 +48,22 @@ TEST_F(CudaLaunchesTest, DecodeSteps) {
   EXPECT_EQ(Launches(*model, 20), kStep + (kLayer + kAttention + 2) * layers);
 }
 
+// With 8-bit and 4-bit weights a layer has six launches more: its products do not compute norms (two), and
+// quantise their rows (four). Sketch networks are those of 16 bits, in one kernel.
+TEST_F(CudaLaunchesTest, DecodeStepsWithQuantisedWeights) {
+  LoadOptions options;
+  options.state_format = StateFormat::kBf16;
+  const auto folder = testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed_d64_r32";
+  const auto launches = [&](DataType weights) {
+    options.weights = weights;
+    return Launches(*testing::LoadModel(folder, &cuda_->device(), options), 1);
+  };
+  const int64_t layers =
+      std::ssize(testing::LoadModel(folder, &cuda_->device(), options)->attention());
+  EXPECT_EQ(launches(DataType::kQ8), launches(DataType::kBf16) + 6 * layers);
+  EXPECT_EQ(launches(DataType::kQ4), launches(DataType::kBf16) + 6 * layers);
+}
+
 // A decay gate costs three launches a layer more: the norm, which the gate's product reads too, that
 // product, and the logarithm.
 TEST_F(CudaLaunchesTest, DecodeStepsWithAGate) {
