@@ -42,6 +42,7 @@ int Main(int argc, char** argv) {
   config.sketch_size = 32;
   int chunk = 1024;
   std::vector<int> batches = {1, 64};
+  std::string weights = "bf16";
   double gigabytes = 4300, teraflops = 800, launch = 2;
   CLI::App app("Launches, bytes and HMMA of the cuda backend's steps, counted under the emulation");
   app.add_option("--width", config.emb_dim, "Width of the model")->capture_default_str();
@@ -52,6 +53,9 @@ int Main(int argc, char** argv) {
   app.add_option("--block", config.grain_size, "Tokens of a block")->capture_default_str();
   app.add_option("--chunk", chunk, "Tokens of a prompt's chunk; 0: none")->capture_default_str();
   app.add_option("--batches", batches, "Sequences of decoding steps")->delimiter(',');
+  app.add_option("--weights", weights, "Format of the weights")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8", "q4"}))
+      ->capture_default_str();
   app.add_option("--gigabytes", gigabytes, "GB/s of a kernel")->capture_default_str();
   app.add_option("--teraflops", teraflops, "TFLOP/s of bf16 products")->capture_default_str();
   app.add_option("--launch", launch, "Microseconds of a launch")->capture_default_str();
@@ -69,9 +73,10 @@ int Main(int argc, char** argv) {
   const int rows = std::max(chunk, 64);
   ModelConfig small = config;
   small.num_layers = 1;
-  testing::CountedModel one(small, rows);
+  const DataType type = *DataTypeOf(weights);
+  testing::CountedModel one(small, type, rows);
   small.num_layers = 2;
-  testing::CountedModel two(small, rows);
+  testing::CountedModel two(small, type, rows);
   const int64_t layer_bytes = two.model->weight_bytes() - one.model->weight_bytes();
   const int64_t weight_bytes = one.model->weight_bytes() + (config.num_layers - 1) * layer_bytes;
   for (const StepShape& shape : shapes) {

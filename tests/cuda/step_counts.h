@@ -67,13 +67,13 @@ inline StepNeeds NeedsOf(const ModelConfig& config, int64_t weight_bytes, const 
   return needs;
 }
 
-// A model with random weights of bf16, on the emulated device.
+// A model with random weights, on the emulated device.
 struct CountedModel {
-  explicit CountedModel(const ModelConfig& config_, int max_rows) : config(config_) {
+  CountedModel(const ModelConfig& config_, DataType weights, int max_rows) : config(config_) {
     const TemporaryFolder folder;
     WriteRandomModel(folder.path(), config, DataType::kBf16, 1);
     LoadOptions options;
-    options.weights = DataType::kBf16;
+    options.weights = weights;
     options.state_format = StateFormat::kBf16;
     options.max_step_tokens = max_rows;
     model = LoadModel(folder.path(), backend.get(), options);
