@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/aligned_buffer.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "kernels/new_backend.h"
 
 namespace polysketch::bench {
@@ -65,8 +65,8 @@ Result<std::vector<double>> ScoreWith(const BenchOptions& options, const std::st
   load.weights = weights;
   load.state_format = state;
   load.max_step_tokens = options.max_step_tokens;
-  PS_ASSIGN_OR_RETURN(const std::unique_ptr<DecoderModel> model,
-                      DecoderModel::Load(folder, backend.get(), load));
+  PS_ASSIGN_OR_RETURN(const std::unique_ptr<FolderModel> model,
+                      FolderModel::Load(folder, backend.get(), load));
   for (const int32_t token : tokens) {
     if (token >= model->vocab_size()) {
       return InvalidArgument("--drift: expected tokens below ", model->vocab_size(), ", found ",

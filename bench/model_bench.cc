@@ -9,7 +9,7 @@
 #include "bench/cost.h"
 #include "bench/random_floats.h"
 #include "bench/timing.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "kernels/new_backend.h"
 
 namespace polysketch::bench {
@@ -22,7 +22,7 @@ class ModelBench {
  public:
   // profile: the backend if it measures ops, else null.
   ModelBench(const BenchOptions& options, std::unique_ptr<Backend> backend, TimedBackend* profile,
-             std::unique_ptr<DecoderModel> model, std::string weights, const ProductPeaks& peaks,
+             std::unique_ptr<FolderModel> model, std::string weights, const ProductPeaks& peaks,
              const std::function<void(const BenchRow&)>& on_row)
       : options_(options),
         backend_(std::move(backend)),
@@ -143,11 +143,18 @@ class ModelBench {
     BenchRow row = NewRow("decode", context, batch);
     row.tokens = steps * batch;
     row.state_bytes = static_cast<int64_t>(start.bytes());
-    row.step_bytes =
-        static_cast<double>(model_->weight_bytes()) +
-        batch * static_cast<double>(model_->decode_step_bytes() - model_->weight_bytes());
+    row.step_bytes = static_cast<double>(model_->weight_bytes() + batch * StateBytesOfStep());
     MeasureBlocks(steps, step, &row);
     return Complete(&row, CostOfToken(model_->spec(), static_cast<double>(context), true));
+  }
+
+  // Bytes of its state that a decode step of one sequence reads on average: half a block buffer.
+  int64_t StateBytesOfStep() const {
+    int64_t bytes = 0;
+    for (const AttentionSpec& layer : model_->attention()) {
+      bytes += layer.key_heads() * (layer.FarReadBytes() + layer.NearReadBytes(layer.block / 2));
+    }
+    return bytes;
   }
 
   bool OnDevice() const { return !backend_->host_memory(); }
@@ -205,7 +212,7 @@ class ModelBench {
   const BenchOptions& options_;
   std::unique_ptr<Backend> backend_;
   TimedBackend* const profile_;
-  std::unique_ptr<DecoderModel> model_;
+  std::unique_ptr<FolderModel> model_;
   const std::string weights_;
   const ProductPeaks& peaks_;
   const std::function<void(const BenchRow&)>& on_row_;
@@ -239,8 +246,8 @@ Status RunModelBench(const BenchOptions& options, const ProductPeaks& peaks,
       backend = std::move(timed);
     }
     load.weights = format;
-    PS_ASSIGN_OR_RETURN(std::unique_ptr<DecoderModel> model,
-                        DecoderModel::Load(options.model, backend.get(), load));
+    PS_ASSIGN_OR_RETURN(std::unique_ptr<FolderModel> model,
+                        FolderModel::Load(options.model, backend.get(), load));
     ModelBench bench(options, std::move(backend), profile, std::move(model),
                      std::string(DataTypeName(format)), peaks, on_row);
     PS_RETURN_IF_ERROR(bench.Run());

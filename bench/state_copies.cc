@@ -15,7 +15,7 @@
 #include "base/byte_buffer.h"
 #include "bench/random_floats.h"
 #include "bench/timing.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "engine/scheduler/state_loader.h"
 #include "engine/snapshot/state_saver.h"
 #include "kernels/new_backend.h"
@@ -74,7 +74,7 @@ void Print(const char* how, int64_t tokens, const Times& times, size_t saved, si
               static_cast<double>(loaded) / 1e6, 1e3 * Median(times.step));
 }
 
-void Measure(DecoderModel* model, int64_t tokens) {
+void Measure(FolderModel* model, int64_t tokens) {
   const auto original = model->NewState();
   if (!original->shares()) {
     std::fprintf(stderr, "state-copies: expected a model with KV caches on the cpu\n");
@@ -128,7 +128,7 @@ int Main(int argc, char** argv) {
   LoadOptions options;
   options.state_format = StateFormatOf(argv[2]);
   options.weights = DataTypeOf(argv[3]);
-  const auto model = DecoderModel::Load(std::string(argv[1]), backend.value().get(), options);
+  const auto model = FolderModel::Load(std::string(argv[1]), backend.value().get(), options);
   if (!model.ok()) {
     std::fprintf(stderr, "state-copies: %s\n", model.status().ToString().c_str());
     return 1;

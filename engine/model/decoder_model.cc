@@ -6,64 +6,9 @@
 
 #include "base/check.h"
 #include "base/memory_limit.h"
-#include "engine/model/weight_reader.h"
-#include "kernels/angles.h"
 
 namespace polysketch {
 namespace {
-
-// FAILED_PRECONDITION names what the model needs and the backend lacks.
-Status CheckFeatures(const ModelSpec& spec, const Backend& backend, const std::string& config) {
-  const FrameSpec& frame = spec.frame;
-  const auto any = [&](const auto& holds) { return std::ranges::any_of(spec.layers, holds); };
-  const AttentionSpec& first = spec.layers.front().attention;
-  const struct {
-    BackendFeature feature;
-    bool needed;
-    const char* name;
-  } needs[] = {
-      {BackendFeature::kDecayGate, any([](const LayerSpec& l) { return l.attention.decay_gate; }),
-       "decay gate"},
-      {BackendFeature::kRmsNorm, frame.norm == NormKind::kRms || frame.epsilon != 1e-5f, "RMSNorm"},
-      {BackendFeature::kSiluGate, frame.gate == GateKind::kSilu, "SiLU gate"},
-      {BackendFeature::kUngatedMlp, frame.gate == GateKind::kUngatedGelu, "MLP without a gate"},
-      {BackendFeature::kGroupedQueries,
-       any([](const LayerSpec& l) { return l.attention.query_group() > 1; }), "grouped queries"},
-      {BackendFeature::kRopeThetas,
-       any([](const LayerSpec& l) { return !l.rope; }) ||
-           frame.rope_thetas != RopeThetas(first.head_dim),
-       "RoPE but that of base 10000 in every layer"},
-      {BackendFeature::kNormsBeforeRope, frame.head_norms, "norms of heads before RoPE"},
-      {BackendFeature::kMixedLayers, any([&](const LayerSpec& l) { return l.attention != first; }),
-       "layers that differ"},
-      {BackendFeature::kWindows, any([](const LayerSpec& l) { return l.attention.window > 0; }),
-       "windows of attention"},
-  };
-  for (const auto& need : needs) {
-    if (!need.needed || backend.has(need.feature)) continue;
-    return FailedPrecondition(config, ": expected a model that ", backend.name(),
-                              " computes, which has no ", need.name, "; found one that needs it");
-  }
-  return Status();
-}
-
-// `vocabulary`: tokens of the tokenizer, not 0.
-Status CheckVocabulary(const ModelSpec& spec, int vocabulary, const std::string& config) {
-  if (vocabulary > spec.frame.vocab_size) {
-    return InvalidArgument(config, ": field \"vocab_size\": expected at least ", vocabulary,
-                           ", the tokens of the tokenizer, found ", spec.frame.vocab_size);
-  }
-  std::vector<int32_t> ids = spec.stop_ids;
-  ids.push_back(spec.bos_id);
-  const int32_t largest = *std::max_element(ids.begin(), ids.end());
-  if (largest < vocabulary) return Status();
-  return InvalidArgument(config, ": expected ids of bos_token_id and eos_token_id below ",
-                         vocabulary, ", the tokens of the tokenizer, found ", largest);
-}
-
-StateFormat FormatFor(const ModelWeights& weights) {
-  return weights.embedding->type() == DataType::kF32 ? StateFormat::kF32 : StateFormat::kBf16;
-}
 
 // Calls visit(first, end) for each maximal run [first, end) of elements i for which joins(i) holds,
 // the first element of a run excepted.
@@ -86,8 +31,8 @@ int64_t VariantOf(std::span<const int64_t> outputs, int64_t rows) {
 
 }  // namespace
 
-// Activations of one step of at most `tokens` tokens, in the backend's memory. Each array has room for that
-// of any layer.
+// Activations of one step of at most `tokens` tokens, in the backend's memory. Each array has room
+// for that of any layer.
 struct DecoderModel::Workspace {
   // Floats for a token of the arrays of one layer's attention.
   struct Widths {
@@ -152,49 +97,8 @@ DecoderModel::DecoderModel(ModelSpec spec, const LoadOptions& options, Backend* 
 
 DecoderModel::~DecoderModel() = default;
 
-Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& folder,
-                                                         Backend* backend,
-                                                         const LoadOptions& options) {
-  PS_ASSIGN_OR_RETURN(ModelDefinition definition, ReadModelDefinition(folder));
-  return Load(folder, std::move(definition), backend, options);
-}
-
-Result<std::unique_ptr<DecoderModel>> DecoderModel::Load(const ModelFolder& folder,
-                                                         ModelDefinition definition,
-                                                         Backend* backend,
-                                                         const LoadOptions& options) {
-  ModelSpec& spec = definition.spec;
-  const std::string config = folder.PathOf("config.json");
-  PS_RETURN_IF_ERROR(CheckFeatures(spec, *backend, config));
-  const int vocabulary = spec.frame.padded_vocabulary ? options.vocabulary : 0;
-  if (vocabulary > 0) PS_RETURN_IF_ERROR(CheckVocabulary(spec, vocabulary, config));
-  if (options.state_format && !backend->has_state_format(*options.state_format)) {
-    return FailedPrecondition("state format: expected one that ", backend->name(), " reads, found ",
-                              StateFormatName(*options.state_format));
-  }
-  Checkpoint::ProgressFn progress;
-  if (options.progress) {
-    progress = [&](uint64_t done, uint64_t total) {
-      options.progress(static_cast<int64_t>(done), static_cast<int64_t>(total));
-    };
-  }
-  PS_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(folder, progress));
-  auto weights = std::make_unique<ModelWeights>();
-  const bool rotate = options.rotate_residual.value_or(options.weights == DataType::kQ8);
-  WeightReader reader(&checkpoint, backend, options.weights, vocabulary, rotate, weights.get());
-  PS_RETURN_IF_ERROR(definition.read_weights(&reader, weights.get()));
-  const auto workspace = static_cast<size_t>(options.max_step_tokens * Workspace::Width(spec));
-  if (backend->host_memory() && !MemoryFits(workspace * sizeof(float))) {
-    return ResourceExhausted(config, ": expected ", workspace * sizeof(float),
-                             " bytes of memory for the activations of a step of ",
-                             options.max_step_tokens, " tokens, found less");
-  }
-  const StateFormat format = options.state_format.value_or(FormatFor(*weights));
-  for (LayerSpec& layer : spec.layers) {
-    layer.attention.state_format = FormatOfLayer(format, layer.attention);
-  }
-  return std::unique_ptr<DecoderModel>(
-      new DecoderModel(std::move(spec), options, backend, std::move(weights)));
+size_t DecoderModel::WorkspaceBytes(const ModelSpec& spec, int tokens) {
+  return static_cast<size_t>(tokens * Workspace::Width(spec)) * sizeof(float);
 }
 
 std::unique_ptr<SequenceState> DecoderModel::NewState() {
@@ -218,14 +122,6 @@ double DecoderModel::KeysRead(int64_t position) const {
     keys += position + 1 - first + std::min<int64_t>(layer.sinks, first);
   }
   return static_cast<double>(keys) / static_cast<double>(attention_.size());
-}
-
-int64_t DecoderModel::decode_step_bytes() const {
-  int64_t bytes = weights_->bytes;
-  for (const AttentionSpec& layer : attention_) {
-    bytes += layer.key_heads() * (layer.FarReadBytes() + layer.NearReadBytes(layer.block / 2));
-  }
-  return bytes;
 }
 
 void DecoderModel::Step(const Batch& batch, float* hidden) {

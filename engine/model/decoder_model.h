@@ -1,63 +1,33 @@
-// The model of a folder (docs/model-format.md): a decoder that its ModelSpec describes.
-// docs/attention.md holds the equations.
+// The model that computes every frame: a decoder that its ModelSpec describes. Other folders see
+// FolderModel. docs/attention.md holds the equations.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/status.h"
-#include "engine/checkpoint/model_folder.h"
-#include "engine/model/language_model.h"
-#include "engine/model/model_format.h"
+#include "engine/model/folder_model.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
 
 namespace polysketch {
 
-struct LoadOptions {
-  // Format of the packed matrices. Unset: the format of each tensor in the checkpoint.
-  std::optional<DataType> weights;
-  // Unset: kF32 for a model whose embedding is packed as float32, kBf16 for other models.
-  std::optional<StateFormat> state_format;
-  // Whether the weights are changed so that the residual stream is rotated (residual_rotation.h), where
-  // the model's format can: the same function but for roundings. Unset: with kQ8, which gains most.
-  std::optional<bool> rotate_residual;
-  int max_step_tokens = 512;
-  // Tokens of the tokenizer; 0: as many as the embedding has rows. If the format pads its vocabulary, the
-  // rows after them are not loaded: padding has no logits.
-  int vocabulary = 0;
-  // Called with bytes done and total bytes while weights are packed. May be empty.
-  std::function<void(int64_t, int64_t)> progress;
-};
-
-class DecoderModel final : public LanguageModel {
+class DecoderModel final : public FolderModel {
  public:
-  // Checks every tensor against the config; INVALID_ARGUMENT names what does not fit.
-  // FAILED_PRECONDITION names what the model needs and the backend lacks. `backend` outlives the
-  // model.
-  static Result<std::unique_ptr<DecoderModel>> Load(const ModelFolder& folder, Backend* backend,
-                                                    const LoadOptions& options);
-  // The same; `definition` is what ReadModelDefinition has read of the folder.
-  static Result<std::unique_ptr<DecoderModel>> Load(const ModelFolder& folder,
-                                                    ModelDefinition definition, Backend* backend,
-                                                    const LoadOptions& options);
+  DecoderModel(ModelSpec spec, const LoadOptions& options, Backend* backend,
+               std::unique_ptr<ModelWeights> weights);
   ~DecoderModel() override;
 
-  const ModelSpec& spec() const { return spec_; }
-  // The attention of all layers, in order.
-  std::span<const AttentionSpec> attention() const { return attention_; }
-  // Bytes of all packed weights.
-  int64_t weight_bytes() const { return weights_->bytes; }
-  int64_t parameters() const { return weights_->parameters; }
-  // Bytes that a decode step of one sequence reads on average: weights, state, half a block buffer.
-  int64_t decode_step_bytes() const;
+  // Bytes of the activations of a step of `tokens` tokens.
+  static size_t WorkspaceBytes(const ModelSpec& spec, int tokens);
 
+  const ModelSpec& spec() const override { return spec_; }
+  std::span<const AttentionSpec> attention() const override { return attention_; }
+  int64_t weight_bytes() const override { return weights_->bytes; }
+  int64_t parameters() const override { return weights_->parameters; }
   int vocab_size() const override { return static_cast<int>(weights_->output->out()); }
   int hidden_size() const override { return spec_.frame.width; }
   int max_step_tokens() const override { return max_step_tokens_; }
@@ -82,9 +52,6 @@ class DecoderModel final : public LanguageModel {
 
  private:
   struct Workspace;
-
-  DecoderModel(ModelSpec spec, const LoadOptions& options, Backend* backend,
-               std::unique_ptr<ModelWeights> weights);
 
   // --- parts of a step; activations are in the workspace ---
   void Embed();

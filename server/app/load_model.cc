@@ -105,8 +105,8 @@ Status LoadModelAndTokenizer(LoadOptions* options, LoadedModel* loaded) {
     loaded->add_bos = true;
     loaded->bos_id = loaded->tokenizer->bos_id();
   }
-  PS_ASSIGN_OR_RETURN(loaded->model, DecoderModel::Load(loaded->folder, std::move(model),
-                                                        loaded->backend.get(), *options));
+  PS_ASSIGN_OR_RETURN(loaded->model, FolderModel::Load(loaded->folder, std::move(model),
+                                                       loaded->backend.get(), *options));
   return Status();
 }
 
@@ -209,7 +209,7 @@ std::string KindsOf(std::span<const AttentionSpec> layers) {
 }
 
 v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loaded) {
-  const DecoderModel& model = *loaded.model;
+  const FolderModel& model = *loaded.model;
   const ModelSpec& spec = model.spec();
   const std::span<const AttentionSpec> layers = model.attention();
   v1::GetModelResponse info;
@@ -262,7 +262,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
 
 // Logs what a KV cache takes by its length, and how many of them slot memory holds.
 void LogKvCache(const LoadedModel& loaded, double slots) {
-  const DecoderModel& model = *loaded.model;
+  const FolderModel& model = *loaded.model;
   if (!HasCache(model.attention())) return;
   constexpr int64_t kShort = 4096, kLong = 32768;
   const int64_t context = model.spec().context_limit;
@@ -360,7 +360,7 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   PS_RETURN_IF_ERROR(LoadModelAndTokenizer(&options, loaded));
   if (!config.draft_model.empty()) {
     PS_ASSIGN_OR_RETURN(loaded->draft_model,
-                        DecoderModel::Load(draft_folder, loaded->backend.get(), options));
+                        FolderModel::Load(draft_folder, loaded->backend.get(), options));
   }
   PS_RETURN_IF_ERROR(LoadChatTemplate(config, loaded));
   PS_RETURN_IF_ERROR(LoadGenerationConfig(config, loaded));

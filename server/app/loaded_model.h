@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/engine.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/sampler/generation_config.h"
 #include "engine/session/session_table.h"
@@ -31,10 +31,10 @@ struct LoadedModel {
   std::atomic<bool> device_failed{false};
   // In order of construction: each refers to those above it.
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<DecoderModel> model;
-  std::unique_ptr<DecoderModel> draft_model;  // null without --draft-model
-  std::unique_ptr<Tokenizer> tokenizer;       // null without a file of one
-  ModelFolder folder{""};                     // whose files the model was loaded from
+  std::unique_ptr<FolderModel> model;
+  std::unique_ptr<FolderModel> draft_model;  // null without --draft-model
+  std::unique_ptr<Tokenizer> tokenizer;      // null without a file of one
+  ModelFolder folder{""};                    // whose files the model was loaded from
   bool add_bos = false;         // text begins with bos_id: by config.json or the tokenizer
   int bos_id = -1;              // -1: none
   GenerationConfig generation;  // with the tokens that end an output, EOS first

@@ -78,7 +78,7 @@ size_t SavedBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
 }
 
 // Whether saved states share blocks with the states that they are of (SequenceState::shares).
-bool SharesStates(DecoderModel* model) {
+bool SharesStates(FolderModel* model) {
   if (std::ranges::none_of(model->attention(), &AttentionSpec::kv_cache)) return false;
   const std::unique_ptr<SequenceState> state = model->NewState();
   return state != nullptr && state->shares();
@@ -86,7 +86,7 @@ bool SharesStates(DecoderModel* model) {
 
 // Where full blocks of KV caches are in saved states. The reference backend saves a head of all tokens at a time:
 // its states have no blocks.
-StateLayout LayoutOf(DecoderModel* model) {
+StateLayout LayoutOf(FolderModel* model) {
   if (std::ranges::none_of(model->attention(), &AttentionSpec::kv_cache)) return {};
   const std::unique_ptr<SequenceState> state = model->NewState();
   if (state == nullptr) return {};
@@ -96,7 +96,7 @@ StateLayout LayoutOf(DecoderModel* model) {
 }
 
 // The memory of such a saved state of `tokens` tokens (SequenceState::Memory).
-size_t CopyBytes(const DecoderModel& model, int64_t tokens) {
+size_t CopyBytes(const FolderModel& model, int64_t tokens) {
   size_t bytes = model.StateBytes(tokens);
   for (const AttentionSpec& layer : model.attention()) {
     if (!layer.kv_cache()) continue;

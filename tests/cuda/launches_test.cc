@@ -71,7 +71,7 @@ TEST_F(CudaLaunchesTest, DecodeStepsWithAGate) {
   options.weights = DataType::kBf16;
   options.state_format = StateFormat::kBf16;
   const testing::TemporaryFolder folders[2];
-  std::unique_ptr<DecoderModel> models[2];
+  std::unique_ptr<FolderModel> models[2];
   for (const bool gated : {false, true}) {
     ModelConfig config = testing::TinyConfig(AttentionKind::kLearnedSketchMixed);
     config.emb_dim = 128;

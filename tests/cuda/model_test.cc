@@ -249,7 +249,7 @@ TEST_F(CudaModelTest, ChunksInGraphs) {
   }
   const int64_t replays = testing::Replays();
   std::vector<std::vector<float>> hidden[2];
-  for (DecoderModel* model : {recorded_model.get(), direct_model.get()}) {
+  for (FolderModel* model : {recorded_model.get(), direct_model.get()}) {
     for (const std::vector<int32_t>& prompt : prompts) {
       const auto state = model->NewState();
       std::vector<float> last(model->hidden_size());

@@ -81,13 +81,13 @@ struct CountedModel {
 
   const ModelConfig config;
   const std::unique_ptr<cuda::CudaBackend> backend = std::move(cuda::CudaBackend::Open()).value();
-  std::unique_ptr<DecoderModel> model;
+  std::unique_ptr<FolderModel> model;
 };
 
 // Counts one step: the forward pass, and the sampling of each sequence's last row. The states are
 // those of new sequences, moved to their position.
 inline std::vector<simt::KernelCount> CountStep(CountedModel* counted, const StepShape& shape) {
-  DecoderModel& model = *counted->model;
+  FolderModel& model = *counted->model;
   std::vector<std::unique_ptr<SequenceState>> states;
   const std::vector<int32_t> tokens(static_cast<size_t>(shape.rows), 7);
   Batch batch;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
 #include "gtest/gtest.h"
@@ -61,7 +61,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
     LoadOptions options;
     if (bytes) options.state_format = StateFormat::kQ8;
     options.max_step_tokens = kStepTokens;
-    model_ = DecoderModel::Load(model.string(), backend_.get(), options).value();
+    model_ = FolderModel::Load(model.string(), backend_.get(), options).value();
     context_ = {.vocab_size = model_->vocab_size(),
                 .max_step_tokens = kStepTokens,
                 .observer = &observer_,
@@ -219,7 +219,7 @@ class BatchDeterminismTest : public ::testing::TestWithParam<std::string> {
   Random random_{Seed()};
   Clock::time_point now_ = Clock::now();
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<DecoderModel> model_;
+  std::unique_ptr<FolderModel> model_;
   Observer observer_;
   SequenceContext context_;
   std::vector<GenerateRequest> requests_;

@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "engine/engine.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "gtest/gtest.h"
 #include "kernels/new_backend.h"
 #include "tests/engine/testing/reader.h"
@@ -32,8 +32,8 @@ class BundledModelTest : public ::testing::Test {
     Result<std::unique_ptr<Backend>> backend = NewCpuBackend(2);
     ASSERT_TRUE(backend.ok()) << backend.status().ToString();
     backend_ = std::move(backend).value();
-    Result<std::unique_ptr<DecoderModel>> model =
-        DecoderModel::Load(folder.string(), backend_.get(), {});
+    Result<std::unique_ptr<FolderModel>> model =
+        FolderModel::Load(folder.string(), backend_.get(), {});
     ASSERT_TRUE(model.ok()) << model.status().ToString();
     model_ = std::move(model).value();
     Result<std::unique_ptr<Tokenizer>> tokenizer =
@@ -68,7 +68,7 @@ class BundledModelTest : public ::testing::Test {
   }
 
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<DecoderModel> model_;
+  std::unique_ptr<FolderModel> model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;  // last: destroyed before what it uses
   json recorded_;

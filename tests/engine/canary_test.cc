@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/session/session_table.h"
 #include "engine/store/open_state_store.h"
@@ -35,11 +35,11 @@ struct World {
     backend = *NewCpuBackend(1);
     LoadOptions load;
     load.max_step_tokens = options.max_step_tokens;
-    model = *DecoderModel::Load(folder.string(), backend.get(), load);
+    model = *FolderModel::Load(folder.string(), backend.get(), load);
     engine = *Engine::Create(model.get(), nullptr, options);
   }
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<DecoderModel> model;
+  std::unique_ptr<FolderModel> model;
   std::unique_ptr<Engine> engine;
 };
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/checkpoint/safetensors.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "gtest/gtest.h"
 #include "kernels/new_backend.h"
 #include "tests/engine/checkpoint/safetensors_bytes.h"
@@ -79,7 +79,7 @@ class ModelFolderTest : public ::testing::TestWithParam<const char*> {
     }
     WriteBytes(folder_.path() / "model.safetensors", SafetensorsBytes(header.dump(), data));
     WriteBytes(folder_.path() / "config.json", config.dump());
-    return DecoderModel::Load(folder_.path().string(), backend_.get(), LoadOptions()).status();
+    return FolderModel::Load(folder_.path().string(), backend_.get(), LoadOptions()).status();
   }
 
   static void ExpectNamed(const Status& status, const std::vector<std::string>& parts) {

@@ -40,7 +40,7 @@ class DemoTest : public testing::BackendTest {
   static std::filesystem::path Folder() { return testing::SourceDir() / "models/demo"; }
 
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<DecoderModel> model_;
+  std::unique_ptr<FolderModel> model_;
 };
 
 TEST_P(DemoTest, GreedyContinuation) {

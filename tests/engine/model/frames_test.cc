@@ -172,15 +172,13 @@ TEST_P(FramesTest, PaddedRowsHaveNoLogits) {
       for (size_t i = 0; i < 40; ++i) EXPECT_EQ(some[row * 40 + i], all[row * 47 + i]);
     }
     options.vocabulary = 48;
-    EXPECT_EQ(DecoderModel::Load((FramesFolder() / name).string(), backend.get(), options)
-                  .status()
-                  .code(),
-              Code::kInvalidArgument);
+    EXPECT_EQ(
+        FolderModel::Load((FramesFolder() / name).string(), backend.get(), options).status().code(),
+        Code::kInvalidArgument);
     options.vocabulary = 2;  // below EOS
-    EXPECT_EQ(DecoderModel::Load((FramesFolder() / name).string(), backend.get(), options)
-                  .status()
-                  .code(),
-              Code::kInvalidArgument);
+    EXPECT_EQ(
+        FolderModel::Load((FramesFolder() / name).string(), backend.get(), options).status().code(),
+        Code::kInvalidArgument);
   }
 }
 
@@ -248,7 +246,7 @@ class PlainBackend : public testing::StagedBackend {
 TEST(FramesLoadTest, RefusesWhatTheBackendLacks) {
   PlainBackend backend(NewReferenceBackend());
   const Status status =
-      DecoderModel::Load((FramesFolder() / "qwen3").string(), &backend, {}).status();
+      FolderModel::Load((FramesFolder() / "qwen3").string(), &backend, {}).status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_NE(status.message().find("RMSNorm"), std::string::npos) << status.message();
 }
@@ -278,10 +276,10 @@ TEST(FramesLoadTest, RefusesEachFeatureByItsName) {
   for (const auto& c : cases) {
     LackingBackend backend(c.lacks);
     const Status status =
-        DecoderModel::Load((FramesFolder() / c.refused).string(), &backend, {}).status();
+        FolderModel::Load((FramesFolder() / c.refused).string(), &backend, {}).status();
     EXPECT_EQ(status.code(), Code::kFailedPrecondition);
     EXPECT_NE(status.message().find(c.name), std::string::npos) << status.message();
-    EXPECT_TRUE(DecoderModel::Load((FramesFolder() / c.loaded).string(), &backend, {}).ok());
+    EXPECT_TRUE(FolderModel::Load((FramesFolder() / c.loaded).string(), &backend, {}).ok());
   }
 }
 
@@ -300,7 +298,7 @@ TEST(FramesLoadTest, NamesTensorsThatAreMissingOrTooMany) {
     changed[field] = value;
     Write(folder.path() / "config.json", changed.dump());
     const auto backend = NewReferenceBackend();
-    const Status status = DecoderModel::Load(folder.path().string(), backend.get(), {}).status();
+    const Status status = FolderModel::Load(folder.path().string(), backend.get(), {}).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     return std::string(status.message());
   };
@@ -312,7 +310,7 @@ TEST(FramesLoadTest, NamesTensorsThatAreMissingOrTooMany) {
   config["tie_word_embeddings"] = true;
   Write(folder.path() / "config.json", config.dump());
   const auto backend = NewReferenceBackend();
-  EXPECT_TRUE(DecoderModel::Load(folder.path().string(), backend.get(), {}).ok());
+  EXPECT_TRUE(FolderModel::Load(folder.path().string(), backend.get(), {}).ok());
 }
 
 }  // namespace

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 
 namespace polysketch::testing {
 
-inline std::unique_ptr<DecoderModel> LoadModel(const std::filesystem::path& folder,
-                                               Backend* backend, const LoadOptions& options = {}) {
-  auto model = DecoderModel::Load(folder.string(), backend, options);
+inline std::unique_ptr<FolderModel> LoadModel(const std::filesystem::path& folder, Backend* backend,
+                                              const LoadOptions& options = {}) {
+  auto model = FolderModel::Load(folder.string(), backend, options);
   PS_CHECK(model.ok()) << model.status().ToString();
   return std::move(model).value();
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "engine/model/decoder_model.h"
+#include "engine/model/folder_model.h"
 #include "engine/prefix_cache/prefix_cache.h"
 #include "engine/scheduler/generate_sequence.h"
 #include "engine/scheduler/scheduler.h"
@@ -46,7 +46,7 @@ class PrefixModelsTest : public ::testing::TestWithParam<std::string> {
     backend_ = NewCpuBackend(2).value();
     LoadOptions options;
     options.max_step_tokens = 40;
-    model_ = DecoderModel::Load(model.string(), backend_.get(), options).value();
+    model_ = FolderModel::Load(model.string(), backend_.get(), options).value();
     context_ = {.vocab_size = model_->vocab_size(), .max_step_tokens = 40, .observer = &observer_};
     const std::vector<AttentionSpec> layers = model_->spec().Attention();
     whole_ = std::ranges::all_of(layers, &AttentionSpec::grows);
@@ -110,7 +110,7 @@ class PrefixModelsTest : public ::testing::TestWithParam<std::string> {
   testing::TemporaryFolder folder_;
   Random random_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<DecoderModel> model_;
+  std::unique_ptr<FolderModel> model_;
   EngineObserver observer_;
   SequenceContext context_;
   bool whole_ = false;  // every layer keeps all tokens
