@@ -21,60 +21,65 @@ Status NotWritten(const Status& status) {
 
 }  // namespace
 
-std::vector<BlockGroup> BlockEntries::Unchanged(const SavedState& state,
-                                                const std::vector<BlockGroup>& before) {
-  // Groups of the length that the state has, and one of what is left.
-  int64_t left = codec_.layout.FullBlocks(state.position);
-  std::vector<int64_t> blocks;
-  for (const BlockGroup& group : before) {
-    if (group.blocks > left || group.encoding != codec_.encoding) break;
-    blocks.push_back(group.blocks);
-    left -= group.blocks;
+ByteBuffer BlockEntries::SplitAgainst(const SavedState& state, std::vector<BlockGroup>* groups,
+                                      std::vector<ByteBuffer>* added) const {
+  const StateLayout& layout = codec_.layout;
+  const auto most = static_cast<int64_t>(std::max<size_t>(kGroupBytes / layout.block_bytes(), 1));
+  while (true) {
+    // All of `groups` are expected to be the state's; new ones have the blocks that are left.
+    const size_t known = groups->size();
+    std::vector<int64_t> blocks = BlocksOfEach(*groups);
+    int64_t left = layout.FullBlocks(state.position) - CountBlocks(*groups);
+    for (; left > 0; left -= blocks.back()) blocks.push_back(std::min(left, most));
+    std::vector<ContentHasher> hashers(known);
+    added->assign(blocks.size() - known, {});
+    for (size_t i = known; i < blocks.size(); ++i) {
+      (*added)[i - known].reserve(static_cast<size_t>(blocks[i]) * layout.block_bytes());
+    }
+    ByteBuffer rest;
+    rest.reserve(layout.RestBytes(state.position));
+    layout.Split(state, blocks, [&](size_t group, std::span<const uint8_t> values) {
+      if (group < known) {
+        KeptValues(values, codec_.encoding,
+                   [&](std::string_view kept) { hashers[group].Add(kept); });
+        return;
+      }
+      ByteBuffer& buffer = group < blocks.size() ? (*added)[group - known] : rest;
+      buffer.insert(buffer.end(), values.begin(), values.end());
+    });
+    size_t same = 0;
+    while (same < known && hashers[same].Hash() == (*groups)[same].hash) ++same;
+    groups->resize(same);
+    if (same < known) continue;
+    for (size_t i = known; i < blocks.size(); ++i) {
+      groups->push_back(
+          {.id = {RandomWord(), RandomWord()}, .blocks = blocks[i], .encoding = codec_.encoding});
+    }
+    return rest;
   }
-  const size_t known = blocks.size();
-  if (known == 0) return {};
-  if (left > 0) blocks.push_back(left);
-  std::vector<ContentHasher> hashers(known);
-  codec_.layout.Split(state, blocks, [&](size_t group, std::span<const uint8_t> values) {
-    if (group >= known) return;
-    KeptValues(values, codec_.encoding, [&](std::string_view kept) { hashers[group].Add(kept); });
-  });
-  size_t same = 0;
-  while (same < known && hashers[same].Hash() == before[same].hash) ++same;
-  return {before.begin(), before.begin() + static_cast<ptrdiff_t>(same)};
 }
 
 Result<BlockEntries::Written> BlockEntries::Write(const SavedState& state,
                                                   const StoredBlocks& before,
                                                   std::chrono::milliseconds ttl,
                                                   std::chrono::steady_clock::time_point now) {
-  const StateLayout& layout = codec_.layout;
   Written written;
-  written.blocks = {0, Unchanged(state, before.groups), before.touched};
+  written.blocks = {0, {}, before.touched};
   std::vector<BlockGroup>& groups = written.blocks.groups;
+  int64_t left = codec_.layout.FullBlocks(state.position);
+  for (const BlockGroup& group : before.groups) {
+    if (group.blocks > left || group.encoding != codec_.encoding) break;
+    groups.push_back(group);
+    left -= group.blocks;
+  }
   PS_RETURN_IF_ERROR(Touch(&written.blocks, ttl, now));
-  if (groups.empty()) written.blocks.touched = now;
-  const size_t kept = groups.size();
-
-  const auto most = static_cast<int64_t>(std::max<size_t>(kGroupBytes / layout.block_bytes(), 1));
-  int64_t left = layout.FullBlocks(state.position) - CountBlocks(groups);
-  for (; left > 0; left -= groups.back().blocks) {
-    groups.push_back({.id = {RandomWord(), RandomWord()},
-                      .blocks = std::min(left, most),
-                      .encoding = codec_.encoding});
-  }
-  std::vector<ByteBuffer> values(groups.size() + 1);
-  for (size_t i = kept; i < groups.size(); ++i) {
-    values[i].reserve(static_cast<size_t>(groups[i].blocks) * layout.block_bytes());
-  }
-  values.back().reserve(layout.RestBytes(state.position));
-  layout.Split(state, BlocksOfEach(groups), [&](size_t group, std::span<const uint8_t> bytes) {
-    if (group >= kept) values[group].insert(values[group].end(), bytes.begin(), bytes.end());
-  });
-  written.rest = std::move(values.back());
+  std::vector<ByteBuffer> values;
+  written.rest = SplitAgainst(state, &groups, &values);
+  const size_t kept = groups.size() - values.size();
+  if (kept == 0) written.blocks.touched = now;
 
   for (size_t i = kept; i < groups.size(); ++i) {
-    const ByteBuffer block_values = std::move(values[i]);
+    const ByteBuffer block_values = std::move(values[i - kept]);
     std::string bytes;
     EncodeState([&](const StateWriter& write) { write(block_values); }, block_values.size(),
                 codec_.encoding, &bytes);

@@ -55,8 +55,11 @@ class BlockEntries {
   void Delete(const std::vector<BlockGroup>& groups, const std::vector<BlockGroup>& kept = {});
 
  private:
-  // The first groups of `before` that hold blocks of `state`.
-  std::vector<BlockGroup> Unchanged(const SavedState& state, const std::vector<BlockGroup>& before);
+  // Drops from *groups the first one that does not hold the state's blocks, and those after it.
+  // Appends groups of the blocks that are left, sets *added to the values of these, and returns the
+  // values outside blocks. Reads the state once if nothing is dropped.
+  ByteBuffer SplitAgainst(const SavedState& state, std::vector<BlockGroup>* groups,
+                          std::vector<ByteBuffer>* added) const;
 
   StateStore* const store_;
   const SnapshotCodec& codec_;

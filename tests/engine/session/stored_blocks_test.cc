@@ -191,6 +191,37 @@ class Conversation {
   int64_t position_ = 0;
 };
 
+// A state that counts how often its values are read.
+class CountedState : public LayeredState {
+ public:
+  CountedState(const Layers& layers, std::shared_ptr<const SequenceState> state)
+      : LayeredState(layers), state_(std::move(state)) {}
+
+  size_t bytes() const override { return state_->bytes(); }
+  std::unique_ptr<SequenceState> Clone() const override { return state_->Clone(); }
+  void Reset() override {}
+  void Truncate(int64_t /*position*/) override {}
+  size_t SavedBytes() const override { return state_->SavedBytes(); }
+  int parts() const override { return state_->parts(); }
+  void SavePart(int part, std::span<uint8_t> out) const override { state_->SavePart(part, out); }
+  void SaveInPieces(const std::function<void(std::span<const uint8_t>)>& write) const override {
+    ++reads;
+    state_->SaveInPieces(write);
+  }
+  Status CheckSavedSize(int64_t position, size_t size) const override {
+    return state_->CheckSavedSize(position, size);
+  }
+  Status LoadPart(int /*part*/, int64_t /*position*/, std::span<const uint8_t> /*bytes*/) override {
+    return Internal("not loaded");
+  }
+  void CopyPart(int /*part*/, const SequenceState& /*other*/) override {}
+
+  mutable int reads = 0;
+
+ private:
+  const std::shared_ptr<const SequenceState> state_;
+};
+
 ByteBuffer Values(const Snapshot& snapshot) { return snapshot.state->AsBytes()->bytes; }
 
 class StoredBlocksTest : public ::testing::Test {
@@ -282,6 +313,38 @@ TEST_F(StoredBlocksTest, ATurnWritesItsNewBlocks) {
     ASSERT_TRUE(table.Delete("t", id).ok());
     EXPECT_EQ(store_.values.size(), 0u);
   }
+}
+
+// One read finds the blocks that are written already and takes the others; a second one is needed
+// only where known blocks are not the state's.
+TEST_F(StoredBlocksTest, ATurnReadsItsStateOnce) {
+  const SessionOptions options = Options();
+  BlockEntries entries(&store_, options.codec, "t");
+  StoredBlocks known;
+  const auto write = [&](const Snapshot& snapshot, int reads) {
+    const auto counted = std::make_shared<CountedState>(layers_, snapshot.state->copy);
+    SavedState state = *snapshot.state;
+    state.copy = counted;
+    auto written = entries.Write(state, known, 1h, steady_clock::time_point(store_.now));
+    ASSERT_TRUE(written.ok()) << written.status().ToString();
+    EXPECT_EQ(counted->reads, reads) << snapshot.position();
+    EXPECT_EQ(CountBlocks(written->blocks.groups), snapshot.position() / kBlock);
+    ByteBuffer joined(Values(snapshot).size());
+    const auto pieces =
+        options.codec.layout.Pieces(snapshot.position(), BlocksOfEach(written->blocks.groups));
+    bool missing = false;
+    for (size_t i = 0; i < written->blocks.groups.size(); ++i) {
+      const auto values = entries.Read(written->blocks.groups[i], &missing);
+      ASSERT_TRUE(values.ok());
+      StateLayout::Join(pieces, i, *values, joined);
+    }
+    StateLayout::Join(pieces, written->blocks.groups.size(), written->rest, joined);
+    EXPECT_EQ(joined, Values(snapshot));
+    known = std::move(written->blocks);
+  };
+  Conversation conversation(backend_.get(), layers_, 14), other(backend_.get(), layers_, 15);
+  for (const int tokens : {40, 1, 60, 16}) write(*conversation.Turn(tokens), 1);
+  write(*other.Turn(90), 2);
 }
 
 // A process that has read a session, and one that has other memory of it, write what is new as well.
