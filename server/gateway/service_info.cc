@@ -32,35 +32,15 @@ std::string UtcNow() {
   return text;
 }
 
-// Answers while the server loads and drains too, when other calls are refused. Gateways ask often,
-// so the log has no line of it.
-class HealthCheckCall final : public CountedReactor {
- public:
-  HealthCheckCall(const ServiceContext* service, CallContext* context)
-      : CountedReactor(service->connections, context), service_(service) {
-    if (verdict() == ConnectionTable::Verdict::kAccepted) {
-      context_->StartRead(&bytes_);
-    } else {
-      context_->Finish(ResourceExhausted("too many calls at once"));
-    }
-  }
-  void OnReadDone(bool ok) override {
-    if (!ok) return context_->Finish(InvalidArgument("expected a message, found none"));
-    const bool ready = service_->ready();
-    vllm_engine::HealthCheckResponse response;
-    response.set_healthy(ready);
-    response.set_message(ready                        ? "serving"
-                         : service_->draining.load()  ? "the server is draining"
-                         : service_->model == nullptr ? "the server is loading its model"
-                                                      : "a thread is stuck");
-    bytes_ = SerializeMessage(response);
-    context_->StartWriteAndFinish(&bytes_);
-  }
-
- private:
-  const ServiceContext* const service_;
-  grpc::ByteBuffer bytes_;  // the request, then the response
-};
+Result<grpc::ByteBuffer> HealthResponse(const ServiceContext& service) {
+  vllm_engine::HealthCheckResponse response;
+  response.set_healthy(service.ready());
+  response.set_message(response.healthy()         ? "serving"
+                       : service.draining.load()  ? "the server is draining"
+                       : service.model == nullptr ? "the server is loading its model"
+                                                  : "a thread is stuck");
+  return SerializeMessage(response);
+}
 
 void FillModelInfo(const ServedModel& model, const std::string& name,
                    vllm_engine::GetModelInfoResponse* info) {
@@ -114,19 +94,11 @@ void AddInfo(const char* rpc, ServiceContext* context, Router* router,
   AddUnaryWork({rpc, kVllmService}, work, context, router);
 }
 
-// Answers without initial metadata and before the request is read: smg takes an error that follows
-// initial metadata for a stream that broke, and calls SubscribeKvEvents again and again.
-class AbsentCall final : public CountedReactor {
- public:
-  AbsentCall(ConnectionTable* connections, CallContext* context, const char* reason)
-      : CountedReactor(connections, context) {
-    context_->Finish(Status(Code::kUnimplemented, reason));
-  }
-};
-
+// The error comes without initial metadata: smg takes one that follows initial metadata for a stream
+// that broke, and calls SubscribeKvEvents again and again.
 void AddAbsent(const char* rpc, const char* reason, ServiceContext* context, Router* router) {
   router->Add(kVllmService, rpc, [context, reason](CallContext* call) {
-    return new AbsentCall(context->connections, call, reason);
+    return new RefusedCall(context->connections, call, Status(Code::kUnimplemented, reason));
   });
 }
 
@@ -142,8 +114,13 @@ void AddAbsentMethods(ServiceContext* context, Router* router) {
 }  // namespace
 
 void AddInfoMethods(ServiceContext* context, const std::string& served_model_name, Router* router) {
-  router->Add(kVllmService, "HealthCheck",
-              [context](CallContext* call) { return new HealthCheckCall(context, call); });
+  // Answered while the server loads and drains too, when other calls are refused. Gateways ask often,
+  // so the log has no line of it.
+  router->Add(kVllmService, "HealthCheck", [context](CallContext* call) {
+    return new AnsweredCall(
+        context->connections, call, /*limited=*/true,
+        [context](const grpc::ByteBuffer&) { return HealthResponse(*context); });
+  });
   AddInfo<vllm_engine::GetModelInfoResponse>(
       "GetModelInfo", context, router, [served_model_name](const ServedModel& model, auto* info) {
         FillModelInfo(

@@ -15,7 +15,6 @@ using grpc::health::v1::HealthListRequest;
 using grpc::health::v1::HealthListResponse;
 
 const Status kCancelled(Code::kCancelled, "the client cancelled");
-const Status kNoMessage = InvalidArgument("expected a message, found none");
 
 bool IsKnown(const HealthCheckRequest& request) {
   return request.service().empty() || request.service() == kPolySketchService;
@@ -29,55 +28,23 @@ grpc::ByteBuffer Response(HealthService::Status status) {
 
 }  // namespace
 
-class HealthService::CheckCall final : public CountedReactor {
- public:
-  CheckCall(HealthService* service, CallContext* context)
-      : CountedReactor(service->connections_, context), service_(service) {
-    context_->StartRead(&bytes_);
-  }
-  void OnReadDone(bool ok) override {
-    HealthCheckRequest request;
-    if (!ok) return context_->Finish(kNoMessage);
-    if (const polysketch::Status parsed = ParseMessage(bytes_, &request); !parsed.ok())
-      return context_->Finish(parsed);
-    if (!IsKnown(request)) return context_->Finish(NotFound("unknown service"));
-    {
-      std::lock_guard lock(service_->mutex_);
-      bytes_ = Response(service_->status());
-    }
-    context_->StartWriteAndFinish(&bytes_);
-  }
+Result<grpc::ByteBuffer> HealthService::Check(const grpc::ByteBuffer& bytes) const {
+  HealthCheckRequest request;
+  PS_RETURN_IF_ERROR(ParseMessage(bytes, &request));
+  if (!IsKnown(request)) return NotFound("unknown service");
+  std::lock_guard lock(mutex_);
+  return Response(status());
+}
 
- private:
-  HealthService* const service_;
-  grpc::ByteBuffer bytes_;  // the request, then the response
-};
-
-class HealthService::ListCall final : public CountedReactor {
- public:
-  ListCall(HealthService* service, CallContext* context)
-      : CountedReactor(service->connections_, context), service_(service) {
-    context_->StartRead(&bytes_);
-  }
-  void OnReadDone(bool ok) override {
-    HealthListRequest request;
-    if (!ok) return context_->Finish(kNoMessage);
-    if (const polysketch::Status parsed = ParseMessage(bytes_, &request); !parsed.ok())
-      return context_->Finish(parsed);
-    HealthListResponse response;
-    {
-      std::lock_guard lock(service_->mutex_);
-      for (const char* name : {"", kPolySketchService})
-        (*response.mutable_statuses())[name].set_status(service_->status());
-    }
-    bytes_ = SerializeMessage(response);
-    context_->StartWriteAndFinish(&bytes_);
-  }
-
- private:
-  HealthService* const service_;
-  grpc::ByteBuffer bytes_;  // the request, then the response
-};
+Result<grpc::ByteBuffer> HealthService::List(const grpc::ByteBuffer& bytes) const {
+  HealthListRequest request;
+  PS_RETURN_IF_ERROR(ParseMessage(bytes, &request));
+  HealthListResponse response;
+  std::lock_guard lock(mutex_);
+  for (const char* name : {"", kPolySketchService})
+    (*response.mutable_statuses())[name].set_status(status());
+  return SerializeMessage(response);
+}
 
 class HealthService::WatchCall final : public CountedReactor {
  public:
@@ -114,7 +81,7 @@ class HealthService::WatchCall final : public CountedReactor {
     HealthCheckRequest request;
     const polysketch::Status parsed = ok ? ParseMessage(bytes_, &request) : polysketch::Status();
     std::lock_guard lock(service_->mutex_);
-    if (!ok) return End(kNoMessage);
+    if (!ok) return End(InvalidArgument("expected a message, found none"));
     if (!parsed.ok()) return End(parsed);
     if (service_->ended_ || verdict() != ConnectionTable::Verdict::kAccepted)
       return End(Unavailable("no watches now"));
@@ -153,10 +120,15 @@ class HealthService::WatchCall final : public CountedReactor {
 };
 
 void HealthService::AddMethods(Router* router) {
-  router->Add(kHealthService, "Check",
-              [this](CallContext* context) { return new CheckCall(this, context); });
-  router->Add(kHealthService, "List",
-              [this](CallContext* context) { return new ListCall(this, context); });
+  const auto add = [this, router](const char* rpc, auto answer) {
+    router->Add(kHealthService, rpc, [this, answer](CallContext* context) {
+      return new AnsweredCall(
+          connections_, context, /*limited=*/false,
+          [this, answer](const grpc::ByteBuffer& request) { return (this->*answer)(request); });
+    });
+  };
+  add("Check", &HealthService::Check);
+  add("List", &HealthService::List);
   router->Add(kHealthService, "Watch",
               [this](CallContext* context) { return new WatchCall(this, context); });
 }

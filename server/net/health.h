@@ -26,10 +26,11 @@ class HealthService {
   void EndWatches();
 
  private:
-  class CheckCall;
-  class ListCall;
   class WatchCall;
 
+  // The responses to the bytes of a request.
+  Result<grpc::ByteBuffer> Check(const grpc::ByteBuffer& bytes) const;
+  Result<grpc::ByteBuffer> List(const grpc::ByteBuffer& bytes) const;
   Status status() const;  // mutex_ held
 
   ConnectionTable* const connections_;

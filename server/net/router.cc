@@ -7,15 +7,6 @@
 namespace polysketch {
 namespace {
 
-// Answers a call that does not run. Such calls are counted too: a flood can consist of them.
-class RefusedCall final : public CountedReactor {
- public:
-  RefusedCall(ConnectionTable* connections, CallContext* context, const Status& status)
-      : CountedReactor(connections, context) {
-    context_->Finish(status);
-  }
-};
-
 // A call over gRPC.
 class GrpcCall final : public grpc::ServerGenericBidiReactor, public CallContext {
  public:
