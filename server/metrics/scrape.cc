@@ -37,30 +37,45 @@ struct Sample {
   double value;
 };
 
-MetricFamily& AddFamily(std::string name, const char* help, MetricType type,
-                        std::vector<MetricFamily>* families) {
-  MetricFamily& family = families->emplace_back();
-  family.name = std::move(name);
-  family.help = help;
-  family.type = type;
-  return family;
-}
-
-// Adds one series to `family`.
-void AddSeries(double value, std::vector<ClientMetric::Label> labels, MetricFamily* family) {
-  ClientMetric& metric = family->metric.emplace_back();
-  metric.label = std::move(labels);
-  (family->type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
-}
-
-void Add(const char* prefix, std::initializer_list<Sample> samples,
-         std::vector<MetricFamily>* families) {
-  for (const Sample& sample : samples) {
-    const bool counter = sample.name.ends_with("_total");
-    MetricFamily& family = AddFamily(StrCat(prefix, sample.name), sample.help,
-                                     counter ? MetricType::Counter : MetricType::Gauge, families);
-    AddSeries(sample.value, {}, &family);
+// The families of one answer.
+struct Page {
+  // `name` with its prefix.
+  MetricFamily& AddFamily(std::string name, const char* help) {
+    MetricFamily& family = families.emplace_back();
+    family.type = name.ends_with("_total") ? MetricType::Counter : MetricType::Gauge;
+    family.name = std::move(name);
+    family.help = help;
+    return family;
   }
+  void Add(std::initializer_list<Sample> samples, const char* prefix = "polysketch_") {
+    for (const Sample& sample : samples) {
+      AddSeries(sample.value, {}, &AddFamily(StrCat(prefix, sample.name), sample.help));
+    }
+  }
+  // A family with a series for each pair of `counts`, a value of `label` and a number.
+  template <typename Counts>
+  void AddByLabel(const char* name, const char* help, const char* label, const Counts& counts) {
+    MetricFamily& family = AddFamily(name, help);
+    for (const auto& [value, count] : counts)
+      AddSeries(static_cast<double>(count), {{label, std::string(value)}}, &family);
+  }
+  static void AddSeries(double value, std::vector<ClientMetric::Label> labels,
+                        MetricFamily* family) {
+    ClientMetric& metric = family->metric.emplace_back();
+    metric.label = std::move(labels);
+    (family->type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
+  }
+
+  std::vector<MetricFamily> families;
+};
+
+// The numbers of an array with the names of its elements.
+template <typename Names, typename Numbers>
+auto Named(const Names& names, const Numbers& numbers) {
+  std::vector<std::pair<std::string_view, double>> named;
+  for (size_t i = 0; i < numbers.size(); ++i)
+    named.emplace_back(names[i], static_cast<double>(numbers[i]));
+  return named;
 }
 
 // Fields of /proc/self/stat after the name of the command, which may contain spaces. [0] is field
@@ -83,7 +98,7 @@ double BootTimeSeconds() {
   return 0;
 }
 
-void AddProcess(std::vector<MetricFamily>* families) {
+void AddProcess(Page* page) {
   const std::vector<std::string> stat = ProcessStat();
   if (stat.size() < 22) return;
   const auto field = [&stat](int number) {
@@ -94,19 +109,18 @@ void AddProcess(std::vector<MetricFamily>* families) {
   const std::filesystem::directory_iterator descriptors("/proc/self/fd", error);
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  Add("process_",
-      {{"cpu_seconds_total", "CPU time of the process, user and system.",
-        (field(14) + field(15)) / ticks},
-       {"threads", "Threads of the process.", field(20)},
-       {"start_time_seconds", "Start of the process, in seconds since the epoch.",
-        BootTimeSeconds() + field(22) / ticks},
-       {"virtual_memory_bytes", "Virtual memory of the process.", field(23)},
-       {"resident_memory_bytes", "Resident memory of the process.",
-        field(24) * static_cast<double>(sysconf(_SC_PAGESIZE))},
-       {"open_fds", "Open file descriptors of the process.",
-        std::distance(begin(descriptors), end(descriptors))},
-       {"max_fds", "Limit of open file descriptors of the process.", limit.rlim_cur}},
-      families);
+  page->Add({{"cpu_seconds_total", "CPU time of the process, user and system.",
+              (field(14) + field(15)) / ticks},
+             {"threads", "Threads of the process.", field(20)},
+             {"start_time_seconds", "Start of the process, in seconds since the epoch.",
+              BootTimeSeconds() + field(22) / ticks},
+             {"virtual_memory_bytes", "Virtual memory of the process.", field(23)},
+             {"resident_memory_bytes", "Resident memory of the process.",
+              field(24) * static_cast<double>(sysconf(_SC_PAGESIZE))},
+             {"open_fds", "Open file descriptors of the process.",
+              std::distance(begin(descriptors), end(descriptors))},
+             {"max_fds", "Limit of open file descriptors of the process.", limit.rlim_cur}},
+            "process_");
 }
 
 // CPU time of a thread of this process; 0 for a thread that has ended.
@@ -117,7 +131,7 @@ double ThreadCpuSeconds(const std::filesystem::path& task) {
 }
 
 // The threads of the model live as long as the process, so the difference never decreases.
-void AddCpuParts(std::vector<MetricFamily>* families) {
+void AddCpuParts(Page* page) {
   double engine = 0;
   std::error_code error;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
@@ -128,18 +142,18 @@ void AddCpuParts(std::vector<MetricFamily>* families) {
   timespec process{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &process);
   const double all = static_cast<double>(process.tv_sec) + 1e-9 * double(process.tv_nsec);
-  MetricFamily& family =
-      AddFamily("polysketch_cpu_seconds_total",
-                "CPU time of the process by part: engine (the threads of the model), server (all "
-                "other threads).",
-                MetricType::Counter, families);
-  AddSeries(engine, {{"part", "engine"}}, &family);
-  AddSeries(std::max(0.0, all - engine), {{"part", "server"}}, &family);
+  const std::pair<const char*, double> parts[] = {{"engine", engine},
+                                                  {"server", std::max(0.0, all - engine)}};
+  page->AddByLabel(
+      "polysketch_cpu_seconds_total",
+      "CPU time of the process by part: engine (the threads of the model), server (all "
+      "other threads).",
+      "part", parts);
 }
 
-void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
+void AddEngine(const ServedFacts& served, Page* page) {
   const EngineStats& engine = served.engine;
-  Add("polysketch_",
+  page->Add(
       {{"num_requests_running",
         "Running sequences: they have a slot. Each choice of a request counts.", engine.running},
        {"num_requests_waiting",
@@ -189,13 +203,12 @@ void AddEngine(const ServedFacts& served, std::vector<MetricFamily>* families) {
        {"weight_bytes",
         "Size of the weights, a draft model not included. Every step reads all weights once.",
         served.weight_bytes},
-       {"steps_total", "Steps: forward passes of the model over a batch.", engine.steps}},
-      families);
+       {"steps_total", "Steps: forward passes of the model over a batch.", engine.steps}});
 }
 
 // The names by which gateways' endpoint pickers know the load of a server. As in vLLM a preempted
 // sequence waits, and the usage of the cache is a fraction.
-void AddVllmNames(const ServedFacts& served, std::vector<MetricFamily>* families) {
+void AddVllmNames(const ServedFacts& served, Page* page) {
   const EngineStats& engine = served.engine;
   const auto limit = static_cast<double>(engine.state_bytes_limit);
   const Sample samples[] = {
@@ -207,14 +220,13 @@ void AddVllmNames(const ServedFacts& served, std::vector<MetricFamily>* families
        "Used share of slot memory, 0 to 1: what is charged for the states of running sequences.",
        limit > 0 ? std::min(1.0, static_cast<double>(engine.state_bytes) / limit) : 0.0}};
   for (const Sample& sample : samples) {
-    MetricFamily& family =
-        AddFamily(StrCat("vllm:", sample.name), sample.help, MetricType::Gauge, families);
-    AddSeries(sample.value, {{"model_name", served.model_name}}, &family);
+    Page::AddSeries(sample.value, {{"model_name", served.model_name}},
+                    &page->AddFamily(StrCat("vllm:", sample.name), sample.help));
   }
 }
 
-void AddPrefixCache(const PrefixCacheStats& cache, std::vector<MetricFamily>* families) {
-  Add("polysketch_",
+void AddPrefixCache(const PrefixCacheStats& cache, Page* page) {
+  page->Add(
       {{"prefix_cache_entries", "States in the prefix cache.", cache.entries},
        {"prefix_cache_bytes", "Session memory in use by the prefix cache.", cache.bytes},
        {"prefix_cache_text_bytes",
@@ -227,12 +239,11 @@ void AddPrefixCache(const PrefixCacheStats& cache, std::vector<MetricFamily>* fa
         cache.hit_tokens},
        {"prefix_cache_stored_total", "States added to the prefix cache.", cache.stored},
        {"prefix_cache_evicted_total", "States removed from the prefix cache to free memory.",
-        cache.evicted}},
-      families);
+        cache.evicted}});
 }
 
-void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* families) {
-  Add("polysketch_",
+void AddSessions(const SessionStats& sessions, Page* page) {
+  page->Add(
       {{"sessions", "Sessions and snapshots that this process knows.", sessions.sessions},
        {"session_memory_bytes", "Session memory in use by sessions. Forks share their memory.",
         sessions.memory_bytes},
@@ -260,24 +271,22 @@ void AddSessions(const SessionStats& sessions, std::vector<MetricFamily>* famili
         sessions.store.limit},
        {"state_store_errors_total",
         "Failed operations of the state store, reads of damaged entries included.",
-        sessions.store_errors}},
-      families);
+        sessions.store_errors}});
 }
 
-void AddResponses(const ServedFacts& served, std::vector<MetricFamily>* families) {
-  Add("polysketch_",
+void AddResponses(const ServedFacts& served, Page* page) {
+  page->Add(
       {{"stored_responses", "Responses whose text GET /v1/responses/ID returns.",
         served.stored_responses},
        {"response_memory_bytes", "Memory of the texts of stored responses.", served.response_bytes},
        {"response_memory_limit_bytes",
         "Limit of that memory (--response-memory). The oldest texts of the client that holds the "
         "most give way.",
-        served.response_bytes_limit}},
-      families);
+        served.response_bytes_limit}});
 }
 
-void AddConnections(const ConnectionTable::Stats& stats, std::vector<MetricFamily>* families) {
-  Add("polysketch_",
+void AddConnections(const ConnectionTable::Stats& stats, Page* page) {
+  page->Add(
       {{"connections", "Open connections.", stats.open},
        {"calls_in_flight", "Calls that are not yet freed, health checks included.", stats.calls},
        {"connections_refused_total",
@@ -286,73 +295,31 @@ void AddConnections(const ConnectionTable::Stats& stats, std::vector<MetricFamil
         stats.refused},
        {"connections_abusive_total",
         "Connections closed for too many aborted calls or open streams (HTTP/2 rapid reset).",
-        stats.abusive}},
-      families);
+        stats.abusive}});
 }
 
-void AddRequestMemory(const RequestMemory::Stats& stats, std::vector<MetricFamily>* families) {
-  Add("polysketch_",
-      {{"request_memory_limit_bytes",
-        "Limit of request memory (--request-memory). Work that does not fit gets "
-        "RESOURCE_EXHAUSTED.",
-        stats.limit}},
-      families);
-  const auto add = [families](const char* name, const char* help, MetricType type,
-                              const auto& values) {
-    MetricFamily& family = AddFamily(name, help, type, families);
-    for (size_t i = 0; i < values.size(); ++i) {
-      AddSeries(static_cast<double>(values[i]), {{"phase", std::string(kRequestPhaseNames[i])}},
-                &family);
-    }
-  };
-  add("polysketch_request_memory_bytes",
+void AddRequestMemory(const RequestMemory::Stats& stats, Page* page) {
+  page->Add({{"request_memory_limit_bytes",
+              "Limit of request memory (--request-memory). Work that does not fit gets "
+              "RESOURCE_EXHAUSTED.",
+              stats.limit}});
+  page->AddByLabel(
+      "polysketch_request_memory_bytes",
       "Request memory in use, by phase: message (bytes of messages that have not arrived whole), "
       "upload (collected input of requests that have not started), request (prompts and other "
       "parts of requests), reply (responses that clients have not read).",
-      MetricType::Gauge, stats.bytes);
-  add("polysketch_request_memory_refused_total",
-      "Refusals because request memory was full, by phase.", MetricType::Counter, stats.refused);
+      "phase", Named(kRequestPhaseNames, stats.bytes));
+  page->AddByLabel("polysketch_request_memory_refused_total",
+                   "Refusals because request memory was full, by phase.", "phase",
+                   Named(kRequestPhaseNames, stats.refused));
 }
 
-void AddSpans(const SpanExporter::Stats& spans, std::vector<MetricFamily>* families) {
-  Add("polysketch_",
-      {{"trace_spans_exported_total", "Spans that the collector of --otlp-endpoint took.",
-        spans.exported},
-       {"trace_spans_dropped_total",
-        "Spans dropped because the buffer was full or the collector did not take them.",
-        spans.dropped}},
-      families);
-}
-
-void AddRefusals(const Refusals::Counts& counts, std::vector<MetricFamily>* families) {
-  MetricFamily& family =
-      AddFamily("polysketch_requests_refused_total",
-                "Refused requests of all doors by reason, those that became no call included.",
-                MetricType::Counter, families);
-  for (const auto& [reason, count] : counts)
-    AddSeries(static_cast<double>(count), {{"reason", std::string(reason)}}, &family);
-}
-
-void AddIgnoredParameters(std::vector<MetricFamily>* families) {
-  MetricFamily& family = AddFamily(
-      "polysketch_parameters_ignored_total",
-      "HTTP requests with a parameter that has no effect, by its name; other: names beyond "
-      "the first 100.",
-      MetricType::Counter, families);
-  for (const auto& [name, count] : IgnoredParameters())
-    AddSeries(static_cast<double>(count), {{"parameter", name}}, &family);
-}
-
-void AddRefused(const RefusedCounts& refused, std::vector<MetricFamily>* families) {
-  MetricFamily& family = AddFamily(
-      "polysketch_credentials_refused_total",
-      "Calls that --api-keys refused, by reason: no_key, unknown_key, requests_per_minute, "
-      "tokens_per_minute.",
-      MetricType::Counter, families);
-  for (size_t i = 0; i < refused.size(); ++i) {
-    AddSeries(static_cast<double>(refused[i]), {{"reason", std::string(kRefusalNames[i])}},
-              &family);
-  }
+void AddSpans(const SpanExporter::Stats& spans, Page* page) {
+  page->Add({{"trace_spans_exported_total", "Spans that the collector of --otlp-endpoint took.",
+              spans.exported},
+             {"trace_spans_dropped_total",
+              "Spans dropped because the buffer was full or the collector did not take them.",
+              spans.dropped}});
 }
 
 }  // namespace
@@ -373,32 +340,41 @@ ScrapeMetrics::ScrapeMetrics(std::function<bool()> ready,
       spans_(std::move(spans)) {}
 
 std::vector<MetricFamily> ScrapeMetrics::Collect() const {
-  std::vector<MetricFamily> families;
-  Add("polysketch_",
+  Page page;
+  page.Add(
       {{"ready",
         "1 while health is SERVING: the model is loaded, the server does not drain and no thread "
         "is "
         "stuck. Otherwise 0.",
         ready_()},
        {"log_lines_dropped_total", "Log lines dropped because the reader of stderr stalled.",
-        LogLinesDropped()}},
-      &families);
+        LogLinesDropped()}});
   if (const std::optional<ServedFacts> served = served_()) {
-    AddEngine(*served, &families);
-    AddVllmNames(*served, &families);
-    AddSessions(served->sessions, &families);
-    AddResponses(*served, &families);
-    AddPrefixCache(served->prefix_cache, &families);
+    AddEngine(*served, &page);
+    AddVllmNames(*served, &page);
+    AddSessions(served->sessions, &page);
+    AddResponses(*served, &page);
+    AddPrefixCache(served->prefix_cache, &page);
   }
-  AddConnections(connections_(), &families);
-  AddRefused(refused_(), &families);
-  AddRefusals(refusals_(), &families);
-  AddIgnoredParameters(&families);
-  AddRequestMemory(memory_(), &families);
-  AddSpans(spans_(), &families);
-  AddCpuParts(&families);
-  AddProcess(&families);
-  return families;
+  AddConnections(connections_(), &page);
+  page.AddByLabel(
+      "polysketch_credentials_refused_total",
+      "Calls that --api-keys refused, by reason: no_key, unknown_key, requests_per_minute, "
+      "tokens_per_minute.",
+      "reason", Named(kRefusalNames, refused_()));
+  page.AddByLabel("polysketch_requests_refused_total",
+                  "Refused requests of all doors by reason, those that became no call included.",
+                  "reason", refusals_());
+  page.AddByLabel(
+      "polysketch_parameters_ignored_total",
+      "HTTP requests with a parameter that has no effect, by its name; other: names beyond "
+      "the first 100.",
+      "parameter", IgnoredParameters());
+  AddRequestMemory(memory_(), &page);
+  AddSpans(spans_(), &page);
+  AddCpuParts(&page);
+  AddProcess(&page);
+  return std::move(page.families);
 }
 
 }  // namespace polysketch
