@@ -194,8 +194,7 @@ Result<Value> Iterator(List list) { return Value::FromList(std::move(list), List
 // `case_sensitive`.
 Result<Value> SortKey(const Value& value, bool case_sensitive, Budget* budget) {
   if (case_sensitive || !value.string()) return value;
-  PS_ASSIGN_OR_RETURN(MarkedText text, InCase(value.AsText(), LetterCase::kLower, budget));
-  return Value::String(std::move(text));
+  return TextValue(InCase(value.AsText(), LetterCase::kLower, budget));
 }
 
 // The keys of elements: of `attribute`, which may be null, or of the elements themselves.
@@ -258,12 +257,10 @@ Result<Value> Sort(const Call& call) {
       for (const List& part : parts) key.push_back(part[i]);
       PS_ASSIGN_OR_RETURN(keys[i], Value::FromList(std::move(key)));
     }
-    PS_ASSIGN_OR_RETURN(List sorted, Sorted(list, keys, reverse != 0, call.budget()));
-    return Value::FromList(std::move(sorted));
+    return ListOf(Sorted(list, keys, reverse != 0, call.budget()));
   }
   PS_ASSIGN_OR_RETURN(const List keys, KeysOf(list, attribute, case_sensitive, call.budget()));
-  PS_ASSIGN_OR_RETURN(List sorted, Sorted(list, keys, reverse != 0, call.budget()));
-  return Value::FromList(std::move(sorted));
+  return ListOf(Sorted(list, keys, reverse != 0, call.budget()));
 }
 
 Result<Value> Extreme(const Call& call, bool largest) {
@@ -290,8 +287,7 @@ Result<Value> SortedItems(const Call& call) {
   const Value place = Value::Int(by_value ? 1 : 0);
   PS_ASSIGN_OR_RETURN(const List keys, KeysOf(items, &place, call.Truth(0, false), call.budget()));
   PS_ASSIGN_OR_RETURN(const int64_t reverse, call.Int(2, 0));
-  PS_ASSIGN_OR_RETURN(List sorted, Sorted(items, keys, reverse != 0, call.budget()));
-  return Value::FromList(std::move(sorted));
+  return ListOf(Sorted(items, keys, reverse != 0, call.budget()));
 }
 
 Result<Value> ItemsFilter(const Call& call) {
@@ -317,14 +313,10 @@ Result<Value> Join(const Call& call) {
   if (call.Get(0) != nullptr) {
     PS_ASSIGN_OR_RETURN(separator, TextOf(*call.Get(0), call.budget()));
   }
-  PS_ASSIGN_OR_RETURN(MarkedText joined, Joined(list, separator, call.budget()));
-  return Value::String(std::move(joined));
+  return TextValue(Joined(list, separator, call.budget()));
 }
 
-Result<Value> ToList(const Call& call) {
-  PS_ASSIGN_OR_RETURN(List list, Elements(call.input(), call.budget()));
-  return Value::FromList(std::move(list));
-}
+Result<Value> ToList(const Call& call) { return ListOf(Elements(call.input(), call.budget())); }
 
 Result<Value> First(const Call& call) {
   const Value& input = call.input();
@@ -350,9 +342,7 @@ Result<Value> Last(const Call& call) {
 
 Result<Value> Reverse(const Call& call) {
   if (call.input().string()) {
-    PS_ASSIGN_OR_RETURN(MarkedText text,
-                        CharacterSlice(call.input().AsText(), nullptr, nullptr, -1, call.budget()));
-    return Value::String(std::move(text));
+    return TextValue(CharacterSlice(call.input().AsText(), nullptr, nullptr, -1, call.budget()));
   }
   PS_ASSIGN_OR_RETURN(List list, Elements(call.input(), call.budget()));
   std::reverse(list.begin(), list.end());

@@ -206,8 +206,7 @@ Result<Value> Calculate(std::string_view op, const Value& left, const Value& rig
   if (op == "*" && repeats(right) && (left.integer() || left.boolean()))
     return Repeated(right, left.AsInt(), budget);
   if (op == "%" && left.string()) {
-    PS_ASSIGN_OR_RETURN(MarkedText text, PercentFormat(left.AsText(), right, budget));
-    return Value::String(std::move(text));
+    return TextValue(PercentFormat(left.AsText(), right, budget));
   }
   if (!left.number() || !right.number()) {
     const Value& wrong =
@@ -267,8 +266,7 @@ Result<Value> Item(const Value& object, const Value& key, Budget* budget) {
   const std::optional<size_t> place = Place(key.AsInt(), CharacterCount(text));
   if (!place) return missing;
   const auto begin = static_cast<int64_t>(*place), end = begin + 1;
-  PS_ASSIGN_OR_RETURN(MarkedText one, CharacterSlice(object.AsText(), &begin, &end, 1, budget));
-  return Value::String(std::move(one));
+  return TextValue(CharacterSlice(object.AsText(), &begin, &end, 1, budget));
 }
 
 Result<Value> SliceOf(const Value& object, const Value& begin, const Value& end, const Value& step,
@@ -289,8 +287,7 @@ Result<Value> SliceOf(const Value& object, const Value& begin, const Value& end,
   if (object.undefined())
     return InvalidArgument("expected a value of ", object.missing_name(), ", found none");
   if (object.string()) {
-    PS_ASSIGN_OR_RETURN(MarkedText text, CharacterSlice(object.AsText(), from, to, by, budget));
-    return Value::String(std::move(text));
+    return TextValue(CharacterSlice(object.AsText(), from, to, by, budget));
   }
   if (!IsListOrTuple(object) && !object.list(ListKind::kRange))
     return InvalidArgument("a slice: expected a list or a string, found ", object.TypeName());

@@ -7,16 +7,6 @@
 namespace polysketch::chat {
 namespace {
 
-Result<Value> TextValue(Result<MarkedText> text) {
-  PS_RETURN_IF_ERROR(text.status());
-  return Value::String(*std::move(text));
-}
-
-Result<Value> ListOf(Result<List> list, ListKind kind = ListKind::kList) {
-  PS_RETURN_IF_ERROR(list.status());
-  return Value::FromList(*std::move(list), kind);
-}
-
 // The bytes of a method's object, or of a part of it: text[start:end] in characters, by parameters
 // `first` and the next.
 struct Part {

@@ -31,13 +31,13 @@ inline bool IsInToolName(char c) {
 
 // What surrounds the calls of a form.
 struct ToolFraming {
-  std::string_view open;   // before calls, in any place of the output; empty: they begin the output
-  std::string_view close;  // after them; may be empty
-  bool one_each;           // open and close surround each call, not all of them
-  std::string_view separator;      // between calls, as a grammar writes it
-  std::string_view before, after;  // around all calls, within open and close
+  std::string_view open = {};   // before calls, in any place of the output; empty: they begin it
+  std::string_view close = {};  // after them; may be empty
+  bool one_each = false;        // open and close surround each call, not all of them
+  std::string_view separator = {};           // between calls, as a grammar writes it
+  std::string_view before = {}, after = {};  // around all calls, within open and close
   // A call: call[0] NAME call[1] ARGUMENTS call[2].
-  std::string_view call[3];
+  std::string_view call[3] = {R"({"name": ")", R"(", "arguments": )", "}"};
 };
 const ToolFraming& FramingOf(ToolForm form);
 

@@ -230,4 +230,14 @@ std::vector<size_t> CharacterOffsets(std::string_view text) {
   return offsets;
 }
 
+Result<Value> TextValue(Result<MarkedText> text) {
+  PS_RETURN_IF_ERROR(text.status());
+  return Value::String(*std::move(text));
+}
+
+Result<Value> ListOf(Result<List> list, ListKind kind) {
+  PS_RETURN_IF_ERROR(list.status());
+  return Value::FromList(*std::move(list), kind);
+}
+
 }  // namespace polysketch::chat

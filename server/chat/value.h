@@ -253,4 +253,8 @@ std::string FloatText(double value);
 // Python's repr() of a value.
 std::string Repr(const Value& value);
 
+// The value of a result.
+Result<Value> TextValue(Result<MarkedText> text);
+Result<Value> ListOf(Result<List> list, ListKind kind = ListKind::kList);
+
 }  // namespace polysketch::chat
