@@ -84,7 +84,7 @@ LIBRARIES = [
     # It clashes with gRPC's absl::string_view, so no header may carry it into another translation unit.
     ("SentencePiece", r"sentencepiece", r"engine/tokenizer[^.]*\.cc$"),
     ("PCRE2", r"pcre2", r"engine/tokenizer/regex\.cc$"),
-    ("utf8proc", r"utf8proc", r"engine/tokenizer/text_stages\.cc$"),
+    ("utf8proc", r"utf8proc", r"engine/tokenizer/(nfc|added_token)_stage\.cc$"),
     ("hiredis", r"hiredis/", r"(engine/store/redis|tests/fuzz/redis)[^.]*\.cc$"),
     ("zstd", r"zstd", r"engine/snapshot/[^.]*\.cc$"),
     ("GoogleTest", GOOGLE_TEST := r"(gtest|gmock)/", r"tests/"),
