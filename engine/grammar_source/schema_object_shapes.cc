@@ -89,66 +89,86 @@ bool SchemaShapes::MergeObject(const Branch& branch, Shape* shape) {
   return MergeNames(branch, shape);
 }
 
-// Names that are not in `properties` and `required`: additionalProperties, patternProperties and
-// propertyNames.
+// What the sources of a branch say of names that are not in `properties` and `required`.
+struct SchemaShapes::OtherNames {
+  Conjunction additional;                // of their values
+  bool open = false;                     // there may be other names
+  bool closed = false;                   // there may be none
+  const JsonValue* patterned = nullptr;  // the source with patternProperties
+  const JsonValue* named = nullptr;      // the source with propertyNames
+};
+
+// additionalProperties, patternProperties and propertyNames.
 bool SchemaShapes::MergeNames(const Branch& branch, Shape* shape) {
-  Conjunction additional;
-  bool open = shape->properties.empty(), closed = false;
-  const JsonValue *patterned = nullptr, *named = nullptr;
+  OtherNames names;
+  names.open = shape->properties.empty();
+  if (!ReadOtherNames(branch, &names)) return false;
+  if (names.patterned != nullptr) {
+    for (const JsonValue* const schema : branch.sources) {
+      if (schema != names.patterned && IsClosed(*schema)) return true;
+    }
+    return MergePattern(std::move(names), shape);
+  }
+  if (names.closed || !names.open) return true;
+  if (names.named != nullptr) return MergePropertyNames(std::move(names), shape);
+  shape->rest = std::move(names.additional);
+  return true;
+}
+
+bool SchemaShapes::ReadOtherNames(const Branch& branch, OtherNames* names) {
   for (const JsonValue* const schema : branch.sources) {
     const JsonValue* const others = schema->Find("additionalProperties");
-    const JsonValue* const properties = schema->Find("properties");
-    if (properties != nullptr && others == nullptr) open = false;
-    if (others != nullptr && others->IsFalse()) closed = true;
+    if (schema->Find("properties") != nullptr && others == nullptr) names->open = false;
+    if (others != nullptr && others->IsFalse()) names->closed = true;
     if (schema->Find("propertyNames") != nullptr) {
-      if (named != nullptr)
+      if (names->named != nullptr)
         return Fail(*schema, "propertyNames", "expected one, found another beside it");
-      named = schema;
+      names->named = schema;
     }
     const JsonValue* const patterns = schema->Find("patternProperties");
     if (patterns == nullptr || patterns->members.empty()) continue;
-    if (patterned != nullptr || patterns->members.size() > 1)
+    if (names->patterned != nullptr || patterns->members.size() > 1)
       return Fail(*schema, "patternProperties", "expected one pattern for the names of an object");
-    patterned = schema;
+    names->patterned = schema;
   }
   for (const JsonValue* const schema : branch.sources) {
     const JsonValue* const others = schema->Find("additionalProperties");
     if (others == nullptr || others->IsFalse()) continue;
-    if (patterned != nullptr)
+    if (names->patterned != nullptr)
       return Fail(*schema, "additionalProperties", "expected false beside patternProperties");
-    open = true;
-    AddSchema(others, &additional);
+    names->open = true;
+    AddSchema(others, &names->additional);
   }
-  if (patterned != nullptr) {
-    for (const JsonValue* const schema : branch.sources) {
-      if (schema != patterned && IsClosed(*schema)) return true;
-    }
-    const auto& [text, schema] = patterned->Find("patternProperties")->members[0];
-    const auto pattern = document_->PatternOf(*patterned, "patternProperties", text);
-    if (!pattern.ok()) {
-      if (error_.ok()) error_ = pattern.status();
-      return false;
-    }
-    if (named != nullptr)
-      return Fail(*named, "propertyNames", "expected none beside patternProperties");
-    for (const ShapeProperty& property : shape->properties) {
-      if (FoundIn(**pattern, ToCodePoints(property.name))) {
-        return Fail(
-            *patterned, "patternProperties",
-            StrCat("expected a pattern that matches no other property, found one that matches \"",
-                   property.name, "\""));
-      }
-    }
-    shape->pattern = *pattern;
-    shape->source = patterned;
-    AddSchema(&schema, &additional);
-    shape->rest = additional;
-    return true;
+  return true;
+}
+
+bool SchemaShapes::MergePattern(OtherNames names, Shape* shape) {
+  const JsonValue& patterned = *names.patterned;
+  const auto& [text, schema] = patterned.Find("patternProperties")->members[0];
+  const auto pattern = document_->PatternOf(patterned, "patternProperties", text);
+  if (!pattern.ok()) {
+    if (error_.ok()) error_ = pattern.status();
+    return false;
   }
-  if (closed || !open) return true;
-  shape->rest = additional;
-  if (named == nullptr) return true;
-  const auto names = Of({named->Find("propertyNames")});
+  if (names.named != nullptr)
+    return Fail(*names.named, "propertyNames", "expected none beside patternProperties");
+  for (const ShapeProperty& property : shape->properties) {
+    if (FoundIn(**pattern, ToCodePoints(property.name))) {
+      return Fail(
+          patterned, "patternProperties",
+          StrCat("expected a pattern that matches no other property, found one that matches \"",
+                 property.name, "\""));
+    }
+  }
+  shape->pattern = *pattern;
+  shape->source = &patterned;
+  AddSchema(&schema, &names.additional);
+  shape->rest = std::move(names.additional);
+  return true;
+}
+
+bool SchemaShapes::MergePropertyNames(OtherNames others, Shape* shape) {
+  const auto names = Of({others.named->Find("propertyNames")});
   if (!names.ok()) {
     if (error_.ok()) error_ = names.status();
     return false;
@@ -157,23 +177,23 @@ bool SchemaShapes::MergeNames(const Branch& branch, Shape* shape) {
     return name.kind == ShapeKind::kValue && name.value->Is(Type::kString);
   };
   if (std::all_of((*names)->begin(), (*names)->end(), is_name)) {
-    shape->rest.reset();
     for (const Shape& name : **names) {
       const bool known = std::any_of(
           shape->properties.begin(), shape->properties.end(),
           [&](const ShapeProperty& property) { return property.name == name.value->text; });
-      if (!known) shape->properties.push_back({name.value->text, additional, false});
+      if (!known) shape->properties.push_back({name.value->text, others.additional, false});
     }
     return true;
   }
+  shape->rest = std::move(others.additional);
   for (const Shape& name : **names) {
     if (name.kind != ShapeKind::kString || name.pattern == nullptr) continue;
     if (name.min > 0 || name.max >= 0 || !shape->properties.empty()) break;
     shape->pattern = name.pattern;
-    shape->source = named;
+    shape->source = others.named;
     return true;
   }
-  return Fail(*named, "propertyNames", "expected an enum, or a pattern and no properties");
+  return Fail(*others.named, "propertyNames", "expected an enum, or a pattern and no properties");
 }
 
 }  // namespace polysketch

@@ -94,7 +94,11 @@ class SchemaShapes {
   bool MergeString(const Branch& branch, Shape* shape);
   bool MergeArray(const Branch& branch, Shape* shape);
   bool MergeObject(const Branch& branch, Shape* shape);
+  struct OtherNames;
   bool MergeNames(const Branch& branch, Shape* shape);
+  bool ReadOtherNames(const Branch& branch, OtherNames* names);
+  bool MergePattern(OtherNames names, Shape* shape);
+  bool MergePropertyNames(OtherNames others, Shape* shape);
   bool MergeCounts(const Branch& branch, const char* min, const char* max, Shape* shape);
   std::optional<Conjunction> SchemasOf(const Branch& branch, const std::string& name);
   static void RequireTag(const JsonValue& schema, std::vector<Shape>* shapes);

@@ -52,24 +52,35 @@ class LlamaReader {
   }
 
  private:
+  // A norm of the residual stream, and the scale that the matrices after it take over.
+  struct StreamNorm {
+    NormWeights norm;
+    std::vector<float> scale;  // empty: none; the norm has it
+  };
+
   Status Layer(const std::string& prefix, const AttentionSpec& attention, LayerWeights* layer) {
-    const int64_t D = frame_.width, h = frame_.mlp_hidden, d = attention.head_dim;
-    const int64_t q = attention.heads * d, kv = attention.key_heads() * d;
-    const std::string attn = prefix + "self_attn.", mlp = prefix + "mlp.";
     PS_ASSIGN_OR_RETURN(const StreamNorm attn_norm, NormOfStream(prefix + "input_layernorm"));
     PS_ASSIGN_OR_RETURN(const StreamNorm mlp_norm,
                         NormOfStream(prefix + "post_attention_layernorm"));
     layer->attn_norm = attn_norm.norm;
     layer->mlp.norm = mlp_norm.norm;
-    layer->mlp.gate = frame_.gate;
+    PS_RETURN_IF_ERROR(Attention(prefix + "self_attn.", attention, attn_norm, layer));
+    if (attention.decay_gate)
+      PS_RETURN_IF_ERROR(DecayGate(prefix + "self_attn.g_proj.", attention, attn_norm, layer));
+    if (attention.far_part()) PS_RETURN_IF_ERROR(FarPart(prefix + "self_attn.", attention, layer));
+    return Mlp(prefix + "mlp.", mlp_norm, &layer->mlp);
+  }
 
+  Status Attention(const std::string& attn, const AttentionSpec& attention, const StreamNorm& norm,
+                   LayerWeights* layer) {
+    const int64_t D = frame_.width, d = attention.head_dim;
+    const int64_t q = attention.heads * d, kv = attention.key_heads() * d;
     const auto qkv = [&](const char* what) {
       return std::vector<Rows>{{StrCat(attn, "q_proj.", what), q, d},
                                {StrCat(attn, "k_proj.", what), kv, d},
                                {StrCat(attn, "v_proj.", what), kv}};
     };
-    PS_ASSIGN_OR_RETURN(layer->qkv,
-                        reader_.ReadJoined(qkv("weight"), D, OfReader(attn_norm.scale)));
+    PS_ASSIGN_OR_RETURN(layer->qkv, reader_.ReadJoined(qkv("weight"), D, OfReader(norm.scale)));
     if (frame_.qkv_bias) {
       PS_ASSIGN_OR_RETURN(layer->qkv_bias, reader_.ReadJoinedVector(qkv("bias")));
     }
@@ -81,28 +92,35 @@ class LlamaReader {
       PS_ASSIGN_OR_RETURN(layer->q_norm, Norm(attn + "q_norm", d, d));
       PS_ASSIGN_OR_RETURN(layer->k_norm, Norm(attn + "k_norm", d, d));
     }
+    return Status();
+  }
 
-    if (attention.decay_gate) {
-      const Rows gate[] = {{attn + "g_proj.weight", attention.key_heads()}};
-      PS_ASSIGN_OR_RETURN(
-          layer->gate, reader_.ReadJoined(gate, D, OfReader(attn_norm.scale), MatrixRole::kExact));
-    }
-    if (attention.decay_gate && frame_.qkv_bias) {
+  Status DecayGate(const std::string& name, const AttentionSpec& attention, const StreamNorm& norm,
+                   LayerWeights* layer) {
+    const Rows gate[] = {{name + "weight", attention.key_heads()}};
+    PS_ASSIGN_OR_RETURN(layer->gate, reader_.ReadJoined(gate, frame_.width, OfReader(norm.scale),
+                                                        MatrixRole::kExact));
+    if (frame_.qkv_bias) {
       PS_ASSIGN_OR_RETURN(layer->gate_bias,
-                          reader_.ReadVector(attn + "g_proj.bias", attention.key_heads()));
+                          reader_.ReadVector(name + "bias", attention.key_heads()));
     }
+    return Status();
+  }
 
-    if (attention.far_part()) {
-      const int64_t r = attention.far_size;
-      PS_ASSIGN_OR_RETURN(layer->far_q, FarMaps(attn + "far_q.weight", attention.heads, r, d));
-      PS_ASSIGN_OR_RETURN(layer->far_q_bias,
-                          reader_.ReadVector(attn + "far_q.bias", attention.heads * r));
-      PS_ASSIGN_OR_RETURN(layer->far_k,
-                          FarMaps(attn + "far_k.weight", attention.key_heads(), r, d));
-      PS_ASSIGN_OR_RETURN(layer->far_k_bias,
-                          reader_.ReadVector(attn + "far_k.bias", attention.key_heads() * r));
-    }
+  Status FarPart(const std::string& attn, const AttentionSpec& attention, LayerWeights* layer) {
+    const int64_t r = attention.far_size, d = attention.head_dim;
+    PS_ASSIGN_OR_RETURN(layer->far_q, FarMaps(attn + "far_q.weight", attention.heads, r, d));
+    PS_ASSIGN_OR_RETURN(layer->far_q_bias,
+                        reader_.ReadVector(attn + "far_q.bias", attention.heads * r));
+    PS_ASSIGN_OR_RETURN(layer->far_k, FarMaps(attn + "far_k.weight", attention.key_heads(), r, d));
+    PS_ASSIGN_OR_RETURN(layer->far_k_bias,
+                        reader_.ReadVector(attn + "far_k.bias", attention.key_heads() * r));
+    return Status();
+  }
 
+  Status Mlp(const std::string& mlp, const StreamNorm& norm, MlpWeights* weights) {
+    const int64_t D = frame_.width, h = frame_.mlp_hidden;
+    weights->gate = frame_.gate;
     // Without a gate the matrices have the names of Starcoder2.
     const bool gated = frame_.gate != GateKind::kUngatedGelu;
     const std::string down = mlp + (gated ? "down_proj." : "c_proj.");
@@ -111,12 +129,11 @@ class LlamaReader {
       return std::vector<Rows>{{StrCat(mlp, "up_proj.", what), h},
                                {StrCat(mlp, "gate_proj.", what), h}};
     };
-    PS_ASSIGN_OR_RETURN(layer->mlp.up,
-                        reader_.ReadJoined(up("weight"), D, OfReader(mlp_norm.scale)));
-    PS_ASSIGN_OR_RETURN(layer->mlp.down, Writer(down + "weight", h));
+    PS_ASSIGN_OR_RETURN(weights->up, reader_.ReadJoined(up("weight"), D, OfReader(norm.scale)));
+    PS_ASSIGN_OR_RETURN(weights->down, Writer(down + "weight", h));
     if (frame_.mlp_bias) {
-      PS_ASSIGN_OR_RETURN(layer->mlp.up_bias, reader_.ReadJoinedVector(up("bias")));
-      PS_ASSIGN_OR_RETURN(layer->mlp.down_bias, BiasOfWriter(down + "bias"));
+      PS_ASSIGN_OR_RETURN(weights->up_bias, reader_.ReadJoinedVector(up("bias")));
+      PS_ASSIGN_OR_RETURN(weights->down_bias, BiasOfWriter(down + "bias"));
     }
     return Status();
   }
@@ -137,11 +154,6 @@ class LlamaReader {
     return reader_.KeepVector(maps);
   }
 
-  // A norm of the residual stream, and the scale that the matrices after it take over.
-  struct StreamNorm {
-    NormWeights norm;
-    std::vector<float> scale;  // empty: none; the norm has it
-  };
   Result<StreamNorm> NormOfStream(const std::string& name) {
     StreamNorm result;
     if (rotation_) {

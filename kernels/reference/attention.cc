@@ -137,6 +137,28 @@ double AttendToken(const AttentionSpec& spec, const HeadState& state,
   return far / denominator;
 }
 
+// Stores the key and the value of a row as token `index` of kv head h's buffers.
+void StoreToken(const AttentionSpec& spec, const AttentionInput& input, int row, int h,
+                int64_t index, HeadState* head) {
+  const int near_dim = spec.near_dim(), far_dim = spec.far_dim(), d = spec.head_dim;
+  const int64_t row_head = int64_t{row} * spec.key_heads() + h;
+  const float* v = input.v + row * input.v_stride + h * d;
+  Store(spec.narrow_block() && spec.mixed(), input.near_k + row_head * near_dim, near_dim,
+        &head->near_keys[index * near_dim]);
+  if (spec.keeps_far_keys()) {
+    std::copy_n(input.far_k + row_head * far_dim, far_dim, &head->far_keys[index * far_dim]);
+  }
+  Store(spec.narrow_block(), v, d, &head->values[index * d]);
+  if (spec.kv_cache()) {
+    RoundForCache(spec, &head->near_keys[index * near_dim], near_dim);
+    RoundForCache(spec, &head->values[index * d], d);
+  }
+  if (spec.decay_gate) {
+    head->decay_sums[index] =
+        (index == 0 ? 0 : head->decay_sums[index - 1]) + input.log_decay[row_head];
+  }
+}
+
 }  // namespace
 
 void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
@@ -155,22 +177,7 @@ void ReferenceBackend::Attention(const AttentionSpec& spec, int layer,
       for (int h = 0; h < spec.key_heads(); ++h) {
         HeadState& head = of_layer.head(h);
         if (head.stale_copy) of_layer.MakeCopy(&head);
-        const int64_t row_head = int64_t{row} * spec.key_heads() + h;
-        const float* v = input.v + row * input.v_stride + h * d;
-        Store(spec.narrow_block() && spec.mixed(), input.near_k + row_head * near_dim, near_dim,
-              &head.near_keys[index * near_dim]);
-        if (spec.keeps_far_keys()) {
-          std::copy_n(input.far_k + row_head * far_dim, far_dim, &head.far_keys[index * far_dim]);
-        }
-        Store(spec.narrow_block(), v, d, &head.values[index * d]);
-        if (spec.kv_cache()) {
-          RoundForCache(spec, &head.near_keys[index * near_dim], near_dim);
-          RoundForCache(spec, &head.values[index * d], d);
-        }
-        if (spec.decay_gate) {
-          head.decay_sums[index] =
-              (index == 0 ? 0 : head.decay_sums[index - 1]) + input.log_decay[row_head];
-        }
+        StoreToken(spec, input, row, h, index, &head);
       }
       std::vector<bool> visible(static_cast<size_t>(index) + 1, true);
       for (int64_t s = 0; s <= index && spec.kv_cache(); ++s) {
