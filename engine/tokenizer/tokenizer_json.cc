@@ -85,12 +85,12 @@ class Reader {
     if (!root_.is_object()) return Wrong("", "an object", root_);
     tokens_ = std::ssize(Field(Field(root_, "model"), "vocab")) +
               std::ssize(Field(root_, "added_tokens"));
-    PS_RETURN_IF_ERROR(ReadNormalizer(Field(root_, "normalizer"), "normalizer"));
-    PS_RETURN_IF_ERROR(ReadPreTokenizer(Field(root_, "pre_tokenizer"), "pre_tokenizer"));
+    PS_RETURN_IF_ERROR(Steps("normalizer", "normalizers", &Reader::ReadNormalizer));
+    PS_RETURN_IF_ERROR(Steps("pre_tokenizer", "pretokenizers", &Reader::ReadPreTokenizer));
     PS_RETURN_IF_ERROR(ReadAddedTokens(Field(root_, "added_tokens")));
     PS_RETURN_IF_ERROR(ReadModel(Field(root_, "model")));
-    PS_RETURN_IF_ERROR(ReadDecoder(Field(root_, "decoder"), "decoder"));
-    PS_RETURN_IF_ERROR(ReadPostProcessor(Field(root_, "post_processor"), "post_processor"));
+    PS_RETURN_IF_ERROR(Steps("decoder", "decoders", &Reader::ReadDecoder));
+    PS_RETURN_IF_ERROR(Steps("post_processor", "processors", &Reader::ReadPostProcessor));
     PS_RETURN_IF_ERROR(SetPieces());
     return std::move(out_);
   }
@@ -135,6 +135,21 @@ class Reader {
     return Status();
   }
 
+  using ReadStep = Status (Reader::*)(const json& step, const std::string& type,
+                                      const std::string& path);
+  // Reads the step that field `name` of the file has, or the steps of its Sequence, in `list`.
+  Status Steps(const char* name, const char* list, ReadStep read) {
+    return StepsOf(Field(root_, name), list, name, read);
+  }
+  Status StepsOf(const json& value, const char* list, const std::string& path, ReadStep read) {
+    if (value.is_null()) return Status();
+    PS_ASSIGN_OR_RETURN(const std::string type, Type(value, path));
+    if (type != "Sequence") return (this->*read)(value, type, path);
+    return Each(value, list, path, [&](const json& one, const std::string& at) {
+      return StepsOf(one, list, at, read);
+    });
+  }
+
   // {"String": "..."} or {"Regex": "..."}.
   Result<std::shared_ptr<const Regex>> Pattern(const json& object, const std::string& path) const {
     const json& pattern = Field(object, "pattern");
@@ -155,14 +170,7 @@ class Reader {
     return std::make_shared<const Regex>(Regex::Compile(pattern).value());
   }
 
-  Status ReadNormalizer(const json& value, const std::string& path) {
-    if (value.is_null()) return Status();
-    PS_ASSIGN_OR_RETURN(const std::string type, Type(value, path));
-    if (type == "Sequence") {
-      return Each(value, "normalizers", path, [this](const json& one, const std::string& at) {
-        return ReadNormalizer(one, at);
-      });
-    }
+  Status ReadNormalizer(const json& value, const std::string& type, const std::string& path) {
     StageSpec stage;
     if (type == "NFC") {
       stage.kind = StageSpec::Kind::kNfc;
@@ -200,14 +208,7 @@ class Reader {
                                   .inverted = inverted});
   }
 
-  Status ReadPreTokenizer(const json& value, const std::string& path) {
-    if (value.is_null()) return Status();
-    PS_ASSIGN_OR_RETURN(const std::string type, Type(value, path));
-    if (type == "Sequence") {
-      return Each(value, "pretokenizers", path, [this](const json& one, const std::string& at) {
-        return ReadPreTokenizer(one, at);
-      });
-    }
+  Status ReadPreTokenizer(const json& value, const std::string& type, const std::string& path) {
     if (byte_level_) return Error(path, "expected nothing after ByteLevel, found ", type);
     if (type == "Split") {
       PS_ASSIGN_OR_RETURN(auto regex, Pattern(value, path));
@@ -409,13 +410,7 @@ class Reader {
 
   // The decoders that undo the supported pre-tokenizers. What they do to each token is known from the
   // model; what is left is the space at the beginning of a text.
-  Status ReadDecoder(const json& value, const std::string& path) {
-    if (value.is_null()) return Status();
-    PS_ASSIGN_OR_RETURN(const std::string type, Type(value, path));
-    if (type == "Sequence") {
-      return Each(value, "decoders", path,
-                  [this](const json& one, const std::string& at) { return ReadDecoder(one, at); });
-    }
+  Status ReadDecoder(const json& value, const std::string& type, const std::string& path) {
     if (type == "ByteLevel" || type == "ByteFallback" || type == "Fuse") return Status();
     if (type == "Metaspace") {
       PS_ASSIGN_OR_RETURN(const std::string scheme, PrependScheme(value, path));
@@ -442,14 +437,7 @@ class Reader {
         type);
   }
 
-  Status ReadPostProcessor(const json& value, const std::string& path) {
-    if (value.is_null()) return Status();
-    PS_ASSIGN_OR_RETURN(const std::string type, Type(value, path));
-    if (type == "Sequence") {
-      return Each(value, "processors", path, [this](const json& one, const std::string& at) {
-        return ReadPostProcessor(one, at);
-      });
-    }
+  Status ReadPostProcessor(const json& value, const std::string& type, const std::string& path) {
     if (type == "ByteLevel") return Status();  // offsets only
     if (type != "TemplateProcessing")
       return Error(path + ".type", "expected TemplateProcessing, ByteLevel or Sequence, found ",
