@@ -13,6 +13,12 @@
 
 namespace polysketch {
 
+// Whether a status is OK. *first becomes the first one that is not.
+inline bool IsOk(const Status& status, Status* first) {
+  if (first->ok()) *first = status;
+  return status.ok();
+}
+
 class SchemaDocument {
  public:
   explicit SchemaDocument(JsonValue root) : root_(std::move(root)) {}

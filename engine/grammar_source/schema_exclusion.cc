@@ -121,10 +121,7 @@ bool SchemaShapes::RefutesAll(const Conjunction& schemas, const JsonValue& schem
                      std::find(building_.begin(), building_.end(), schemas) == building_.end();
   if (!known) return false;
   const auto shapes = Of(schemas);
-  if (!shapes.ok()) {
-    if (error_.ok()) error_ = shapes.status();
-    return false;
-  }
+  if (!IsOk(shapes.status(), &error_)) return false;
   return std::all_of((*shapes)->begin(), (*shapes)->end(),
                      [&](const Shape& shape) { return Refutes(shape, schema, depth); });
 }

@@ -31,10 +31,7 @@ std::optional<Conjunction> SchemaShapes::SchemasOf(const Branch& branch, const s
     if (const JsonValue* const patterns = schema->Find("patternProperties")) {
       for (const auto& [text, of_pattern] : patterns->members) {
         const auto pattern = document_->PatternOf(*schema, "patternProperties", text);
-        if (!pattern.ok()) {
-          if (error_.ok()) error_ = pattern.status();
-          return std::nullopt;
-        }
+        if (!IsOk(pattern.status(), &error_)) return std::nullopt;
         if (!FoundIn(**pattern, ToCodePoints(name))) continue;
         AddSchema(&of_pattern, &schemas);
         named = true;
@@ -146,10 +143,7 @@ bool SchemaShapes::MergePattern(OtherNames names, Shape* shape) {
   const JsonValue& patterned = *names.patterned;
   const auto& [text, schema] = patterned.Find("patternProperties")->members[0];
   const auto pattern = document_->PatternOf(patterned, "patternProperties", text);
-  if (!pattern.ok()) {
-    if (error_.ok()) error_ = pattern.status();
-    return false;
-  }
+  if (!IsOk(pattern.status(), &error_)) return false;
   if (names.named != nullptr)
     return Fail(*names.named, "propertyNames", "expected none beside patternProperties");
   for (const ShapeProperty& property : shape->properties) {
@@ -169,10 +163,7 @@ bool SchemaShapes::MergePattern(OtherNames names, Shape* shape) {
 
 bool SchemaShapes::MergePropertyNames(OtherNames others, Shape* shape) {
   const auto names = Of({others.named->Find("propertyNames")});
-  if (!names.ok()) {
-    if (error_.ok()) error_ = names.status();
-    return false;
-  }
+  if (!IsOk(names.status(), &error_)) return false;
   const auto is_name = [](const Shape& name) {
     return name.kind == ShapeKind::kValue && name.value->Is(Type::kString);
   };

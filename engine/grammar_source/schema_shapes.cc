@@ -137,18 +137,12 @@ bool SchemaShapes::Expand(Branch* branch) {
     branch->trail.push_back(next);
     auto& sources = branch->sources;
     if (std::find(sources.begin(), sources.end(), &schema) != sources.end()) continue;
-    if (const Status checked = document_->Check(schema); !checked.ok()) {
-      if (error_.ok()) error_ = checked;
-      return false;
-    }
+    if (!IsOk(document_->Check(schema), &error_)) return false;
     sources.push_back(&schema);
     std::vector<Pending> added;
     if (schema.Find("$ref") != nullptr) {
       const auto target = document_->Target(schema);
-      if (!target.ok()) {
-        if (error_.ok()) error_ = target.status();
-        return false;
-      }
+      if (!IsOk(target.status(), &error_)) return false;
       added.push_back({*target, self});
     }
     if (const JsonValue* const all = schema.Find("allOf")) {
@@ -318,10 +312,7 @@ bool SchemaShapes::MergeString(const Branch& branch, Shape* shape) {
       const auto found = std::string_view(keyword) == "format"
                              ? document_->FormatOf(*schema, text->text)
                              : document_->PatternOf(*schema, keyword, text->text);
-      if (!found.ok()) {
-        if (error_.ok()) error_ = found.status();
-        return false;
-      }
+      if (!IsOk(found.status(), &error_)) return false;
       const Pattern* const pattern = *found;
       if (pattern == nullptr) continue;
       if (shape->pattern != nullptr && shape->pattern != pattern)

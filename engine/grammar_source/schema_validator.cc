@@ -85,10 +85,7 @@ bool SchemaValidator::AcceptsCombined(const JsonValue& schema, const JsonValue& 
   }
   if (schema.Find("$ref") != nullptr) {
     const auto target = document_->Target(schema);
-    if (!target.ok()) {
-      if (error_.ok()) error_ = target.status();
-      return false;
-    }
+    if (!IsOk(target.status(), &error_)) return false;
     if (!Accepts(**target, value)) return false;
   }
   const auto count = [&](const JsonValue& schemas) {
@@ -138,19 +135,13 @@ bool SchemaValidator::AcceptsString(const JsonValue& schema, const JsonValue& va
   if (length < CountOf(schema, "minLength", 0) || (max >= 0 && length > max)) return false;
   if (const JsonValue* const text = schema.Find("pattern")) {
     const auto pattern = document_->PatternOf(schema, "pattern", text->text);
-    if (!pattern.ok()) {
-      if (error_.ok()) error_ = pattern.status();
-      return false;
-    }
+    if (!IsOk(pattern.status(), &error_)) return false;
     if (!FoundIn(**pattern, characters)) return false;
   }
   const JsonValue* const format = schema.Find("format");
   if (format == nullptr) return true;
   const auto pattern = document_->FormatOf(schema, format->text);
-  if (!pattern.ok()) {
-    if (error_.ok()) error_ = pattern.status();
-    return false;
-  }
+  if (!IsOk(pattern.status(), &error_)) return false;
   return *pattern == nullptr || FoundIn(**pattern, characters);
 }
 
@@ -199,10 +190,7 @@ bool SchemaValidator::AcceptsMember(const JsonValue& schema, const std::string& 
   if (const JsonValue* const patterns = schema.Find("patternProperties")) {
     for (const auto& [text, of_pattern] : patterns->members) {
       const auto pattern = document_->PatternOf(schema, "patternProperties", text);
-      if (!pattern.ok()) {
-        if (error_.ok()) error_ = pattern.status();
-        return false;
-      }
+      if (!IsOk(pattern.status(), &error_)) return false;
       if (!FoundIn(**pattern, ToCodePoints(name))) continue;
       named = true;
       if (!Accepts(of_pattern, value)) return false;
