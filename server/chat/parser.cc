@@ -86,36 +86,25 @@ class Parser {
     return InvalidArgument("line ", line, ": expected nesting of at most ", kMaxSyntaxDepth,
                            ", found more");
   }
-  // Counts the recursion of the parser itself.
-  class Level {
+  // Counts what is around the code of a scope.
+  class Counted {
    public:
-    explicit Level(int* level) : level_(++*level), count_(level) {}
-    ~Level() { --*count_; }
-    bool too_deep() const { return level_ > kMaxSyntaxDepth; }
-
-   private:
-    const int level_;
-    int* const count_;
-  };
-
-  // Counts the conditions around an expression.
-  class Condition {
-   public:
-    explicit Condition(int* count) : count_(count) { ++*count_; }
-    ~Condition() { --*count_; }
+    explicit Counted(int* count) : count_(count) { ++*count_; }
+    ~Counted() { --*count_; }
 
    private:
     int* const count_;
   };
+  bool TooManyLevels() const { return level_ > kMaxSyntaxDepth; }
 
   // --- expressions, the weakest operator first ---
   Pointer ParseExpression() {
-    const Level level(&level_);
-    if (level.too_deep()) return TooDeep(Next().line);
+    const Counted level(&level_);
+    if (TooManyLevels()) return TooDeep(Next().line);
     PS_ASSIGN_OR_RETURN(ExpressionPointer value, ParseOr());
     while (IsName("if")) {
       const int line = Take().line;
-      const Condition inside(&conditions_);
+      const Counted inside(&conditions_);
       PS_ASSIGN_OR_RETURN(ExpressionPointer condition, ParseOr());
       ExpressionPointer otherwise;
       if (AcceptName("else")) {
@@ -128,30 +117,13 @@ class Parser {
     return value;
   }
 
-  Pointer ParseOr() {
-    PS_ASSIGN_OR_RETURN(ExpressionPointer left, ParseAnd());
-    while (IsName("or")) {
-      const int line = Take().line;
-      PS_ASSIGN_OR_RETURN(ExpressionPointer right, ParseAnd());
-      PS_ASSIGN_OR_RETURN(left, Node(Op::kOr, line, "", Args(std::move(left), std::move(right))));
-    }
-    return left;
-  }
-
-  Pointer ParseAnd() {
-    PS_ASSIGN_OR_RETURN(ExpressionPointer left, ParseNot());
-    while (IsName("and")) {
-      const int line = Take().line;
-      PS_ASSIGN_OR_RETURN(ExpressionPointer right, ParseNot());
-      PS_ASSIGN_OR_RETURN(left, Node(Op::kAnd, line, "", Args(std::move(left), std::move(right))));
-    }
-    return left;
-  }
+  Pointer ParseOr() { return ParseBinary(Op::kOr, Kind::kName, {"or"}, &Parser::ParseAnd); }
+  Pointer ParseAnd() { return ParseBinary(Op::kAnd, Kind::kName, {"and"}, &Parser::ParseNot); }
 
   Pointer ParseNot() {
     if (!IsName("not")) return ParseCompare();
-    const Level level(&level_);
-    if (level.too_deep()) return TooDeep(Next().line);
+    const Counted level(&level_);
+    if (TooManyLevels()) return TooDeep(Next().line);
     const int line = Take().line;
     PS_ASSIGN_OR_RETURN(ExpressionPointer operand, ParseNot());
     return Node(Op::kNot, line, "", Args(std::move(operand)));
@@ -187,22 +159,27 @@ class Parser {
     return node;
   }
 
-  Pointer ParseBinary(std::initializer_list<std::string_view> operators,
+  // Operators of the same strength, tokens of `kind`, from left to right.
+  Pointer ParseBinary(Op op, Kind kind, std::initializer_list<std::string_view> operators,
                       Pointer (Parser::*operand)()) {
     PS_ASSIGN_OR_RETURN(ExpressionPointer left, (this->*operand)());
-    while (Next().kind == Kind::kOperator &&
+    while (Next().kind == kind &&
            std::find(operators.begin(), operators.end(), Next().text) != operators.end()) {
-      const Token op = Take();
+      const Token token = Take();
       PS_ASSIGN_OR_RETURN(ExpressionPointer right, (this->*operand)());
-      PS_ASSIGN_OR_RETURN(
-          left, Node(Op::kBinary, op.line, op.text, Args(std::move(left), std::move(right))));
+      PS_ASSIGN_OR_RETURN(left, Node(op, token.line, op == Op::kBinary ? token.text : "",
+                                     Args(std::move(left), std::move(right))));
     }
     return left;
   }
-  Pointer ParseSum() { return ParseBinary({"+", "-"}, &Parser::ParseConcatenation); }
-  Pointer ParseConcatenation() { return ParseBinary({"~"}, &Parser::ParseProduct); }
-  Pointer ParseProduct() { return ParseBinary({"*", "/", "//", "%"}, &Parser::ParsePower); }
-  Pointer ParsePower() { return ParseBinary({"**"}, &Parser::ParseFiltered); }
+  Pointer ParseCalculation(std::initializer_list<std::string_view> operators,
+                           Pointer (Parser::*operand)()) {
+    return ParseBinary(Op::kBinary, Kind::kOperator, operators, operand);
+  }
+  Pointer ParseSum() { return ParseCalculation({"+", "-"}, &Parser::ParseConcatenation); }
+  Pointer ParseConcatenation() { return ParseCalculation({"~"}, &Parser::ParseProduct); }
+  Pointer ParseProduct() { return ParseCalculation({"*", "/", "//", "%"}, &Parser::ParsePower); }
+  Pointer ParsePower() { return ParseCalculation({"**"}, &Parser::ParseFiltered); }
 
   // Filters and tests bind more tightly than the operators above, and less tightly than a sign.
   Pointer ParseFiltered() {
@@ -277,8 +254,8 @@ class Parser {
   Pointer ParseUnary() {
     const bool minus = IsOperator("-");
     if (!minus && !IsOperator("+")) return ParsePostfix();
-    const Level level(&level_);
-    if (level.too_deep()) return TooDeep(Next().line);
+    const Counted level(&level_);
+    if (TooManyLevels()) return TooDeep(Next().line);
     const int line = Take().line;
     PS_ASSIGN_OR_RETURN(ExpressionPointer operand, ParseUnary());
     return Node(minus ? Op::kNegate : Op::kPlus, line, "", Args(std::move(operand)));
@@ -453,8 +430,8 @@ class Parser {
   // template.
   Status ParseBlock(std::initializer_list<std::string_view> ends, Block* block,
                     std::string* end = nullptr) {
-    const Level level(&level_);
-    if (level.too_deep()) return TooDeep(Next().line);
+    const Counted level(&level_);
+    if (TooManyLevels()) return TooDeep(Next().line);
     while (Next().kind != Kind::kEnd) {
       const Token token = Take();
       if (token.kind == Kind::kText) {
@@ -538,9 +515,9 @@ class Parser {
   }
 
   Status ParseIf(Statement* statement) {
-    const Level level(&level_);
-    if (level.too_deep()) return TooDeep(statement->line);
-    const Condition inside(&conditions_);
+    const Counted level(&level_);
+    if (TooManyLevels()) return TooDeep(statement->line);
+    const Counted inside(&conditions_);
     PS_ASSIGN_OR_RETURN(statement->expression, ParseTuple());
     PS_RETURN_IF_ERROR(TagEnd());
     std::string end;
@@ -575,9 +552,10 @@ class Parser {
     }
     PS_RETURN_IF_ERROR(TagEnd());
     std::string end;
-    ++loops_;
-    PS_RETURN_IF_ERROR(ParseBlock({"else", "endfor"}, &statement->body, &end));
-    --loops_;
+    {
+      const Counted inside(&loops_);
+      PS_RETURN_IF_ERROR(ParseBlock({"else", "endfor"}, &statement->body, &end));
+    }
     PS_RETURN_IF_ERROR(TagEnd());
     if (end == "endfor") return Status();
     PS_RETURN_IF_ERROR(ParseBlock({"endfor"}, &statement->otherwise, &end));
