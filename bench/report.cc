@@ -120,8 +120,7 @@ nlohmann::json Report::ToJson(const BenchRow& row) const {
 
 void Report::Print(const BenchRow& row) const {
   std::printf(
-      "%-8s context %8lld batch %3d weights %-5s %9.1f tokens/s %8.1f GFLOP/s (%4.1f%% of %s "
-      "peak)",
+      "%-8s context %8lld batch %3d weights %-5s %9.1f tokens/s %8.1f GFLOP/s (%4.1f%% of %s peak)",
       row.stage.c_str(), static_cast<long long>(row.context), row.batch, row.weights.c_str(),
       row.tokens_per_s, row.gflop_per_s, 100 * row.fma_share, on_device_ ? "bf16" : "f32");
   if (row.stage == "decode") {

@@ -51,8 +51,7 @@ Result<RedisUrl> ParseRedisUrl(const std::string& url) {
     parsed.user = rest.substr(0, at);
     if (parsed.user.find(':') != std::string::npos) {
       return InvalidArgument(
-          "redis URL: expected the password in ?password_file=PATH, found one "
-          "in the URL");
+          "redis URL: expected the password in ?password_file=PATH, found one in the URL");
     }
     rest = rest.substr(at + 1);
   }

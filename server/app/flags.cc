@@ -28,10 +28,9 @@ constexpr Flag kFlags[] = {
      "snapshot of; another link ends the start."},
     {"chat-template", kText, "FILE", &C::chat_template, 0, 0,
      "file of the chat template, in place of that of the model folder (docs/chat-templates.md). "
-     "One "
-     "whose answers do not end with a control piece of the vocabulary is used, with a warning; the "
-     "model folder's is not. plain: the built-in one for models that know no form of chats. Empty: "
-     "that of the model folder."},
+     "One whose answers do not end with a control piece of the vocabulary is used, with a warning; "
+     "the model folder's is not. plain: the built-in one for models that know no form of chats. "
+     "Empty: that of the model folder."},
     {"trust-request-chat-template", kSwitch, "", &C::trust_request_chat_template, 0, 0,
      "accepts chat_template of chat completions, in place of the server's (docs/openai-api.md). A "
      "template may write control pieces around text of others, and take 512 MiB of work."},
@@ -47,10 +46,8 @@ constexpr Flag kFlags[] = {
      "such parameters are ignored, with the warning parameter_ignored."},
     {"generation-config", kChoice, "auto|none", &C::generation_config, 0, 0,
      "sampling parameters of requests that do not set them. auto: those of generation_config.json "
-     "of "
-     "the model folder. none: the defaults of the API. The tokens that end an output come from "
-     "that "
-     "file in both cases."},
+     "of the model folder. none: the defaults of the API. The tokens that end an output come from "
+     "that file in both cases."},
     {"verify", kSwitch, "", &C::verify, 0, 0,
      "checks the checksum of every file of the model folder and of the draft model's before they "
      "are loaded; the folders must have SHA256SUMS, and a file that it does not list counts as "
@@ -117,9 +114,8 @@ constexpr Flag kFlags[] = {
      "limit of the priority of a request: -N to N. Other priorities get INVALID_ARGUMENT. An API "
      "key may have its own limit."},
     {"max-step-tokens", kInteger, "N", &C::max_step_tokens, 0, 65536,
-     "limit of the tokens in a step. Longer prompts are processed in chunks. 0: 128 for "
-     "each thread, 256 to 512, on the CPU, 8192 on a GPU, or twice --max-sequences if that is "
-     "more."},
+     "limit of the tokens in a step. Longer prompts are processed in chunks. 0: 128 for each "
+     "thread, 256 to 512, on the CPU, 8192 on a GPU, or twice --max-sequences if that is more."},
     {"step-budget-ms", kInteger, "N", &C::step_budget_ms, 0, 60000,
      "milliseconds that prompts may add to a step in which other sequences decode. The rest of a "
      "prompt waits for the next step. 0: no limit."},
@@ -145,8 +141,7 @@ constexpr Flag kFlags[] = {
      "when a KV cache is charged to slot memory. preempt: as it grows; where memory is full, "
      "another client's share, a higher priority or its own idleness gives the memory of a sequence "
      "to another one. reserve: the prompt and max_tokens before the first token, until the "
-     "sequence "
-     "ends; a request that lacks memory waits, and nothing is computed twice."},
+     "sequence ends; a request that lacks memory waits, and nothing is computed twice."},
 
     {"state-store", kText, "URL", &C::state_store, 0, 0,
      "state store, which replicas may share: dir:PATH or "
@@ -189,14 +184,12 @@ constexpr Flag kFlags[] = {
      "of the machine or the control group, 64MiB to 2GiB."},
     {"response-memory", kBytes, "BYTES", &C::response_memory, 0, 1024 * kTiB,
      "limit of the texts of stored responses, which GET /v1/responses/ID returns. Beyond it the "
-     "oldest "
-     "of the client that holds the most are not found any more; they can still be continued. 0: no "
-     "texts are kept."},
+     "oldest of the client that holds the most are not found any more; they can still be "
+     "continued. 0: no texts are kept."},
     {"grammar-memory", kBytes, "BYTES", &C::grammar_memory, 0, 1024 * kTiB,
      "limit of the memory of all grammars together, in processes of their own. Beyond it the "
-     "grammar "
-     "that takes the most ends, and its request gets RESOURCE_EXHAUSTED. 0: a sixteenth of the "
-     "memory of the machine or the control group, 64MiB to 1GiB."},
+     "grammar that takes the most ends, and its request gets RESOURCE_EXHAUSTED. 0: a sixteenth of "
+     "the memory of the machine or the control group, 64MiB to 1GiB."},
     {"max-connections", kInteger, "N", &C::max_connections, 1, 100000,
      "limit of open connections, for gRPC and for HTTP each. More are closed on arrival, or close "
      "an idle one of the client that has the most. One client runs as many HTTP requests at once; "

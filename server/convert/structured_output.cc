@@ -48,8 +48,7 @@ Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output) {
   }
   return InvalidArgument(
       "structured_output: expected json_schema, json_object, regex, ebnf, choice or "
-      "structural_tag, "
-      "found none");
+      "structural_tag, found none");
 }
 
 }  // namespace polysketch

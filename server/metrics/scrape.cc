@@ -184,8 +184,7 @@ void AddEngine(const ServedFacts& served, Page* page) {
         served.max_queue},
        {"slot_memory_bytes",
         "Slot memory in use: what is charged for the states of running sequences, and all states "
-        "of "
-        "a draft model.",
+        "of a draft model.",
         engine.state_bytes},
        {"slot_memory_limit_bytes",
         "Limit of slot memory (--slot-memory), and of the states of a draft model. A request whose "
@@ -344,8 +343,7 @@ std::vector<MetricFamily> ScrapeMetrics::Collect() const {
   page.Add(
       {{"ready",
         "1 while health is SERVING: the model is loaded, the server does not drain and no thread "
-        "is "
-        "stuck. Otherwise 0.",
+        "is stuck. Otherwise 0.",
         ready_()},
        {"log_lines_dropped_total", "Log lines dropped because the reader of stderr stalled.",
         LogLinesDropped()}});
