@@ -10,8 +10,6 @@ import pathlib
 import shutil
 import sys
 
-import sentencepiece
-
 from polysketch_tools.errors import ToolError
 from polysketch_tools.model_config import ModelConfig, read_json_object
 from polysketch_tools.sentencepiece_model import (
@@ -144,6 +142,8 @@ def _check(model: SentencePieceModel, data: bytes) -> None:
 
 def _check_unchanged(symbols: list[str], data: bytes) -> None:
     # SentencePiece does not normalise user-defined pieces.
+    import sentencepiece  # .venv-models has none
+
     normalizer = sentencepiece.SentencePieceNormalizer(model_proto=data + _TEXT_ALONE)
     for symbol in symbols:
         if (found := normalizer.normalize(symbol)) != symbol:
@@ -154,6 +154,8 @@ def _check_unchanged(symbols: list[str], data: bytes) -> None:
 
 def _check_reached(model: SentencePieceModel, data: bytes) -> None:
     # With ignore_merges, which user-defined pieces need, a text that is a piece becomes it without merges.
+    import sentencepiece  # .venv-models has none
+
     processor = sentencepiece.SentencePieceProcessor(model_proto=data + _TEXT_ALONE)
     for i, piece in enumerate(model.pieces):
         if piece.type == PieceType.NORMAL and processor.encode(piece.text) != [i]:
