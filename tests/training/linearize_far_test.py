@@ -7,6 +7,7 @@ import json
 import pathlib
 import shutil
 import tempfile
+import types
 import unittest
 
 import safetensors.torch
@@ -21,6 +22,7 @@ from polysketch_tools.errors import ToolError
 from polysketch_training.linearize import command
 from polysketch_training.linearize.decoder import Decoder
 from polysketch_training.linearize.far import FarPart, FarShape
+from polysketch_training.linearize.transfer import FarRecipe, Transfer, visit
 from polysketch_training.linearize.windows import Far, Window, attend
 
 CPU = torch.device("cpu")
@@ -127,6 +129,26 @@ class FarPartTest(unittest.TestCase):
             again.read(5, {name: tensor for name, tensor in tensors.items() if "k.bias" not in name})
         with self.assertRaisesRegex(ToolError, r"far_q.bias: expected 32 numbers, found \[24\]"):
             again.read(5, tensors | {"model.layers.5.self_attn.far_q.bias": torch.zeros(24)})
+
+
+class FirstScalesTest(LinearizeTest):
+    def test_no_head_is_worse(self):
+        """Where attention transfer begins, no head is further from the teacher than window and sinks alone are, and some are nearer."""
+        decoder = Decoder(self.teacher, CPU, Window(16, "blocks", 2))
+        decoder.add_far(FarShape(16, 150), range(LAYERS))
+        ids = linearize_support.random_tokens(200, 3)
+        plan = types.SimpleNamespace(sequences=lambda step: [(0, ids)])
+        Transfer(decoder, plan, FarRecipe("affine_square", 16, 150, 4, 0.01), len(ids), 0, self.dir)
+        ratios = []
+
+        def see(i, attend, teacher):
+            near, far = ((attend(part) - teacher)[:, :, 32:].square().sum((0, 2, 3)) for part in (None, decoder.far[i]))
+            ratios.extend((far / near).tolist())
+
+        visit(decoder, ids, see)
+        self.assertEqual(len(ratios), 4 * LAYERS)
+        self.assertLess(max(ratios), 1.001)  # the least scale is not zero
+        self.assertLess(min(ratios), 0.99)
 
 
 class Qwen3Test(LinearizeTest):

@@ -11,7 +11,7 @@ from polysketch_training.block_attention import num_features
 from polysketch_training.linearize.windows import Far
 
 AFFINE_SQUARE = "affine_square"  # attention_far_kind of config.json
-_FIRST_BIAS, _FIRST_LOG_SCALE = 0.3, -4.0
+_FIRST_BIAS = 0.3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class FarPart(torch.nn.Module):
         self.k_map, self.k_bias = parameter(kv_heads, d, shape.size), parameter(kv_heads, 1, shape.size)
 
     def begin(self, generator: torch.Generator) -> None:
-        """What attention transfer begins with: the heads of a group draw as their kv head does."""
+        """The maps that attention transfer begins with: the heads of a group draw as their kv head does."""
         kv_heads, d, r = self.k_map.shape
         drawn = torch.randn(kv_heads, d, r, generator=generator) / math.sqrt(d)
         with torch.no_grad():
@@ -42,7 +42,6 @@ class FarPart(torch.nn.Module):
             self.q_map.copy_(drawn.repeat_interleave(len(self.q_map) // kv_heads, 0))
             self.q_bias.fill_(_FIRST_BIAS)
             self.k_bias.fill_(_FIRST_BIAS)
-            self.log_scale.fill_(_FIRST_LOG_SCALE)
 
     def rows(self, q: torch.Tensor, k: torch.Tensor) -> Far:
         """q [B, H, n, d] and k [B, Hkv, n, d], before RoPE."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Callable
 
 import safetensors.torch
 import torch
@@ -9,7 +10,7 @@ import torch
 from polysketch_training.disk import writing
 from polysketch_training.linearize.decoder import Decoder
 from polysketch_training.linearize.distillation import Plan
-from polysketch_training.linearize.far import FarShape
+from polysketch_training.linearize.far import FarPart, FarShape
 from polysketch_training.linearize.measurements import Measurements
 from polysketch_training.linearize.samples import Sample, mean
 from polysketch_training.linearize.training import Group, Training
@@ -28,7 +29,10 @@ class FarRecipe:
         return FarShape(self.size, self.length)
 
 
+Attend = Callable[[FarPart | None], torch.Tensor]
+
 _RESULT = "far.safetensors"
+_FIRST_LOG_SCALES = (-12.0, -10.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0)
 _SCALE_RATE = 3  # of the logarithms of scales, times that of the maps
 
 
@@ -48,6 +52,23 @@ class Transfer(Training):
             scale = {name: weights.pop(name) for name in list(weights) if name.endswith("log_scale")}
             groups += [Group(weights, recipe.learning_rate), Group(scale, _SCALE_RATE * recipe.learning_rate)]
         super().__init__(groups, folder, decoder.device, recipe.steps, tokens_of_step)
+        if self.done == 0:
+            self._choose_scales()
+
+    def _choose_scales(self) -> None:
+        """Each query head begins with the scale that brings its output nearest to the teacher's on the first sequence: where a far part
+        adds little, training would not shrink a common one in time."""
+        first = 2 * self._decoder.window.size
+
+        def see(i: int, attend: Attend, teacher: torch.Tensor) -> None:
+            part, errors = self._decoder.far[i], []
+            for scale in _FIRST_LOG_SCALES:
+                part.log_scale.fill_(scale)
+                errors.append((attend(part) - teacher)[:, :, first:].square().sum((0, 2, 3)))
+            part.log_scale.copy_(part.log_scale.new_tensor(_FIRST_LOG_SCALES)[torch.stack(errors).argmin(0)])
+
+        _, ids = self._plan.sequences(0)[0]
+        visit(self._decoder, ids, see)
 
     def gradients(self, step: int) -> float:
         """Returns the mean of the layers' errors."""
@@ -111,21 +132,28 @@ def helped(errors: dict[int, dict]) -> list[int]:
 
 
 def observed(decoder: Decoder, ids, use, *, far: bool = True) -> None:
-    """Runs the teacher, and calls use(layer, error) in each layer with a far part: the squared error of the output, after Wo, of window
-    and sinks, and with `far` the far part, as a share of the squares of what full attention puts out there. Of the tokens that have a far
-    part."""
-    decoder.set_windows([])
+    """Calls use(layer, error) in each layer with a far part: the squared error of the output, after Wo, of window and sinks, and with `far`
+    the far part, as a share of the squares of what full attention puts out there. Of the tokens that have a far part."""
     first = 2 * decoder.window.size
+
+    def see(i: int, attend: Attend, teacher: torch.Tensor) -> None:
+        part, project = decoder.far[i], decoder.inner.layers[i].self_attn.o_proj.weight
+        with torch.set_grad_enabled(any(p.requires_grad for p in part.parameters())):
+            lost = attend(part if far else None) - teacher
+            target, lost = (torch.nn.functional.linear(x.transpose(1, 2).flatten(2)[:, first:], project) for x in (teacher, lost))
+            use(i, lost.square().sum() / target.square().sum())
+
+    visit(decoder, ids, see)
+
+
+def visit(decoder: Decoder, ids, see: Callable[[int, Attend, torch.Tensor], None]) -> None:
+    """Runs the teacher, and calls see(layer, attend, teacher) in each layer with a far part: attend(far) is what window, sinks and this far
+    part put out where full attention puts out `teacher` [1, H, n, d]."""
+    decoder.set_windows([])
 
     def observer(i: int):
         def observe(module, q, k, v, scale: float, teacher: torch.Tensor) -> None:
-            with torch.set_grad_enabled(any(p.requires_grad for p in decoder.far[i].parameters())):
-                student = decoder.seen[i].attend(q, k, v, scale, decoder.window, decoder.far[i] if far else None)
-                target, lost = (
-                    torch.nn.functional.linear(x.transpose(1, 2).flatten(2)[:, first:], module.o_proj.weight)
-                    for x in (teacher, student - teacher)
-                )
-                use(i, lost.square().sum() / target.square().sum())
+            see(i, lambda far: decoder.seen[i].attend(q, k, v, scale, decoder.window, far), teacher)
 
         return observe
 
