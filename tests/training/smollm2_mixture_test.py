@@ -77,10 +77,7 @@ class Server:
 class SmolLm2MixtureTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        if not (SMOLLM2 / "model.safetensors").exists():
-            made = subprocess.run([support.ROOT / "scripts/get-model", "smollm2"], capture_output=True, text=True, check=False)
-            if made.returncode != 0:
-                raise unittest.SkipTest(f"models/smollm2 cannot be had here: {(made.stderr.splitlines() or [''])[-1]}")
+        support.get_model("smollm2")
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         cls.temporary = pathlib.Path(temporary.name)

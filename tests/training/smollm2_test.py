@@ -55,9 +55,7 @@ QUESTIONS = (
 class SmolLm2Test(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        made = subprocess.run([support.ROOT / "scripts/get-model", "smollm2"], capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            raise unittest.SkipTest(f"models/smollm2 cannot be had here: {(made.stderr.splitlines() or [''])[-1]}")
+        support.get_model("smollm2")
         command = [BIN / "polysketch-server", "--model", FOLDER, "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0"]
         command += ["--metrics-listen=", "--device=cpu", "--log-level=error"]
         cls.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -2,7 +2,9 @@
 
 import os
 import pathlib
+import subprocess
 import sys
+import unittest
 
 import torch
 
@@ -23,6 +25,14 @@ torch.set_num_threads(1)
 RECURRENT_KINDS = tuple(kind for kind in ATTENTION_KINDS if kind not in KV_KINDS)
 # (kind, decay_gate) of every model that there is.
 MODELS = tuple((kind, False) for kind in ATTENTION_KINDS) + tuple((kind, True) for kind in RECURRENT_KINDS)
+
+
+def get_model(name: str) -> pathlib.Path:
+    """The folder that scripts/get-model makes. SkipTest where the machine cannot make it."""
+    made = subprocess.run([ROOT / "scripts/get-model", name], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise unittest.SkipTest(f"models/{name} cannot be had here: {(made.stderr.splitlines() or [''])[-1]}")
+    return (ROOT / "models" / name).resolve()
 
 
 def small_config(kind: str, **changes) -> ModelConfig:
