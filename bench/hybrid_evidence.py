@@ -1,6 +1,6 @@
-"""Measures linearized models beside their teacher, in the same server and weights format: loss by genre and depth, recall by form
-and distance, bytes of a state, prefill and decode by context. Writes OUT/results.json and OUT/results.md. The same command continues:
-what is in results.json is not measured again."""
+"""Measures linearized models and controls beside their teacher, in the same server and weights format: loss by genre and depth,
+recall by form and distance, bytes of a state, prefill and decode by context. Writes OUT/results.json and OUT/results.md. The same
+command continues: what is in results.json is not measured again."""
 
 import argparse
 import hashlib
@@ -20,6 +20,7 @@ from polysketch_training.linearize.texts import prefix_of
 BLOCK = 512  # tokens whose means count as independent
 FIRST = 2048  # tokens of a window that are the shallow ones
 GIB = 1 << 30
+PRODUCTS = ("hybrid",)  # of scripts/get-model
 
 
 def pair(text):
@@ -50,12 +51,17 @@ def parse():
     parser.add_argument("--prompts", type=int, default=4, help="of each form and length, of up to eight questions (default 4)")
     parser.add_argument("--contexts", type=numbers, default=[512, 2048, 8192, 32768], metavar="N,...",
                         help="of prefill and decode (default 512,2048,8192,32768)")
+    parser.add_argument("--speed-models", metavar="NAME,...", help="whose prefill and decode are measured (default all)")
     parser.add_argument("--speed-weights", default="q8", help="of prefill and decode (default q8)")
     parser.add_argument("--batch", type=int, default=8, help="of decode, beside one sequence (default 8)")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    options.model = dict([("teacher", options.teacher), *(options.model or [("hybrid", harness.ROOT / "models/smollm2-hybrid")])])
+    products = [(name, harness.ROOT / f"models/smollm2-{name}") for name in PRODUCTS]
+    options.model = dict([("teacher", options.teacher), *(options.model or products)])
     options.text = dict(options.text)
+    options.speed_models = options.speed_models.split(",") if options.speed_models else list(options.model)
+    if unknown := set(options.speed_models) - set(options.model):
+        parser.error(f"--speed-models: expected some of {', '.join(options.model)}, found {', '.join(sorted(unknown))}")
     return options
 
 
@@ -66,6 +72,13 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "results.json"
         self.all = json.loads(self._path.read_text()) if self._path.exists() else {"about": {}, "loss": {}, "recall": {}, "speed": {}}
+
+    def claim(self, what, found):
+        """Texts or models by name: what the folder was measured with goes on with it."""
+        known = self.all["about"].setdefault(what, {})
+        for name, value in found.items():
+            if known.setdefault(name, value) != value:
+                raise SystemExit(f"{self._path}: was measured with {what} {name} {known[name]}, found {value}: another --out")
 
     def measure(self, stage, model, name, function):
         found = self.all[stage].setdefault(model, {})
@@ -78,6 +91,10 @@ class Results:
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(self.all, indent=1) + "\n")
         temporary.replace(self._path)
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def score(server, ids):
@@ -138,7 +155,8 @@ def qualities(options, results):
 def speeds(options, results):
     """The models by turns at each context."""
     for context in options.contexts:
-        for model, folder in options.model.items():
+        for model in options.speed_models:
+            folder = options.model[model]
             command = [options.bin / "polysketch-bench", "--model", folder, "--weights", options.speed_weights, "--threads", options.threads,
                        "--stages", "prefill,decode", "--prefill", context, "--decode", context, "--batches", options.batch,
                        "--repeats", 1, "--own-caches", "--json"]
@@ -209,14 +227,15 @@ def distance_table(found):
 
 def speed_table(found):
     rows = []
-    for context in found["teacher"]:
+    for context in sorted({context for values in found.values() for context in values}, key=int):
+        teacher = found.get("teacher", {}).get(context)
         for model, values in found.items():
             if context not in values:
                 continue
-            own, teacher = values[context], found["teacher"][context]
+            own = values[context]
             names = [name for name in own if name.startswith(("prefill", "decode"))]
-            rows.append([f"{int(context):,}", model] + [f"{own[name]:,.0f} ({own[name] / teacher[name]:.2f})" for name in names]
-                        + [f"{own['state_bytes']:,}", f"{GIB // own['state_bytes']:,}"])  # fmt: skip
+            speeds = [f"{own[name]:,.0f}" + (f" ({own[name] / teacher[name]:.2f})" if teacher else "") for name in names]
+            rows.append([f"{int(context):,}", model, *speeds, f"{own['state_bytes']:,}", f"{GIB // own['state_bytes']:,}"])
     batches = [name.replace("prefill 1", "prefill").replace("decode ", "decode, batch ") for name in names]
     return table(["context", "model", *(f"{name}, tokens/s" for name in batches), "bytes of a state", "states in 1 GiB"], rows)
 
@@ -228,7 +247,7 @@ def report(results):
         ("recall", "Recall: answers / tokens of answers / nats an answer", [recall_table, distance_table]),
         ("speed", "Speed, in parentheses the share of the teacher's", [speed_table]),
     ):
-        if results[stage].get("teacher"):
+        if results[stage]:
             made += [f"{title}:\n", *(make(results[stage]) for make in tables)]
     return "\n".join(made)
 
@@ -236,11 +255,9 @@ def report(results):
 def main():
     options = parse()
     results = Results(options.out)
-    results.all["about"] |= {
-        "texts": {genre: [path.name, hashlib.sha256(path.read_bytes()).hexdigest()] for genre, path in options.text.items()},
-        "models": {name: hashlib.sha256((path / "SHA256SUMS").read_bytes()).hexdigest() for name, path in options.model.items()},
-        "weights": options.weights,
-    }
+    results.claim("texts", {genre: [path.name, sha256(path)] for genre, path in options.text.items()})
+    results.claim("models", {name: sha256(path / "SHA256SUMS") for name, path in options.model.items()})
+    results.claim("weights", {"loss and recall": options.weights})
     if {"loss", "recall"} & set(options.stages.split(",")):
         qualities(options, results)
     if "speed" in options.stages:
