@@ -1,5 +1,6 @@
-"""The wheel of the server: made of this build twice, installed into an environment of its own, served, asked and removed; what
-deploy/make-sbom says of it; and the signature of its checksums. deploy/wheel/test-wheel installs it in bare Debian roots."""
+"""The wheel of the server: made of this build twice, installed into an environment of its own, served, asked and removed; the package
+for Debian 13 made of it; what deploy/make-sbom says of it; and the signature of its checksums. `scripts/release test` installs both in
+bare Debian roots."""
 
 import hashlib
 import json
@@ -55,6 +56,7 @@ class Wheel(DeployTest):
             again = self.make("second", 0o077)
             self.assertEqual(hashlib.sha256(again.read_bytes()).digest(), hashlib.sha256(wheel.read_bytes()).digest())
         self.check_that_it_serves(wheel)
+        self.check_package_for_debian_13(wheel)
         self.check_what_it_consists_of(wheel)
         self.check_signatures(wheel.parent)
 
@@ -64,12 +66,8 @@ class Wheel(DeployTest):
         pip = [environment / "bin/pip", "--disable-pip-version-check"]
         before = set(environment.rglob("*"))
         run(*pip, "install", "--quiet", "--no-index", wheel)
-        # The libraries of the wheel are found without help, and those of the system are not needed.
         programs = environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages/polysketch_server/bin"
-        loaded = run("ldd", programs / "polysketch-server")
-        self.assertRegex(loaded, r"libgrpc\+\+-\w+\.so\S* => " + re.escape(str(environment)))
-        outside = {name for name, path in re.findall(r"(\S+) => (/\S+)", loaded) if not path.startswith(str(environment))}
-        self.assertLessEqual(outside, {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libz.so.1", "libresolv.so.2"})
+        self.check_that_it_loads_what_it_brings(programs / "polysketch-server", environment)
 
         # Without arguments it serves the model of the wheel.
         addresses = {f"POLYSKETCH_{name}LISTEN": "127.0.0.1:0" for name in ("", "HTTP_", "METRICS_")}
@@ -90,6 +88,31 @@ class Wheel(DeployTest):
 
         run(*pip, "uninstall", "--quiet", "--yes", "polysketch-server")
         self.assertEqual({path for path in set(environment.rglob("*")) - before if "__pycache__" not in path.parts}, set())
+
+    def check_that_it_loads_what_it_brings(self, program, folder):
+        """Its libraries, below the folder, are found without help, and those of the system are not needed."""
+        loaded = run("ldd", program)
+        self.assertRegex(loaded, r"libgrpc\+\+-\w+\.so\S* => " + re.escape(str(folder)))
+        outside = {name for name, path in re.findall(r"(\S+) => (/\S+)", loaded) if not path.startswith(str(folder))}
+        self.assertLessEqual(outside, {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libz.so.1", "libresolv.so.2"})
+
+    def check_package_for_debian_13(self, wheel):
+        packages = self.dir / "packages"
+        run("cpack", "--config", BIN.parent / "CPackConfig.cmake", "-B", packages, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=BIN.parent)
+        (package,) = packages.glob("*.deb")
+        made = []
+        for name in ("once", "twice"):
+            (self.dir / name).mkdir()
+            run(DEPLOY / "debian/bundle", package, wheel, self.dir / name, env=os.environ | {"DPKG_DEB_COMPRESSOR_TYPE": "gzip"})
+            made += (self.dir / name).iterdir()
+        self.assertEqual({path.name for path in made}, {f"polysketch-server_{VERSION}+deb13_amd64.deb"})
+        self.assertEqual(made[0].read_bytes(), made[1].read_bytes())
+        depends = re.split(r" \([^)]*\)|, ", run("dpkg-deb", "--field", made[0], "Depends").strip())
+        self.assertEqual({name for name in depends if name}, {"libc6", "libgcc-s1", "libstdc++6", "zlib1g"})
+        root = self.dir / "root"
+        run("dpkg-deb", "--extract", made[0], root)
+        self.check_that_it_loads_what_it_brings(root / "usr/bin/polysketch-server", root)
+        self.assertIn(VERSION, run(root / "usr/bin/polysketch", "--version"))
 
     def check_what_it_consists_of(self, wheel):
         document = json.loads(run(DEPLOY / "make-sbom", wheel))
