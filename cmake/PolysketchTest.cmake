@@ -1,10 +1,10 @@
-# polysketch_test(NAME source... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [ARGS arg...] [ENVIRONMENT K=V...])
+# polysketch_test(NAME source... [LIBS target...] [LABELS label...] [PARALLEL] [TIMEOUT seconds] [ARGS arg...] [ENVIRONMENT K=V...])
 #
 # One GoogleTest executable, build/<preset>/bin/NAME, registered as the ctest NAME. gtest_main is linked; list
 # GTest::gmock in LIBS where it is used. POLYSKETCH_TEST_FULL=1 in the environment of a test selects its full counts; the
 # CMake option of that name sets the variable and raises the timeouts.
 #
-# polysketch_test_properties(NAME [LABELS] [TIMEOUT] [ENVIRONMENT]) gives any other ctest the same environment.
+# polysketch_test_properties(NAME [LABELS] [PARALLEL] [TIMEOUT] [ENVIRONMENT]) gives any other ctest the same environment.
 
 option(POLYSKETCH_TEST_FULL "Run the tests with full counts; takes hours" OFF)
 
@@ -34,7 +34,7 @@ if(POLYSKETCH_SANITIZE)
 endif()
 
 function(polysketch_test_properties name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "LABELS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "PARALLEL" "TIMEOUT" "LABELS;ENVIRONMENT")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -50,8 +50,8 @@ function(polysketch_test_properties name)
   if(arg_LABELS)
     set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}")
   endif()
-  # Servers use every core, and their deadlines are real.
-  if(arg_LABELS MATCHES "server|e2e|deploy|device")
+  # Servers use every core, and their deadlines are real. PARALLEL: there are none in this test.
+  if(arg_LABELS MATCHES "server|e2e|deploy|device" AND NOT arg_PARALLEL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
 endfunction()
@@ -82,7 +82,7 @@ function(polysketch_not_sanitized target)
 endfunction()
 
 function(polysketch_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "LIBS;LABELS;ARGS;ENVIRONMENT")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "PARALLEL" "TIMEOUT" "LIBS;LABELS;ARGS;ENVIRONMENT")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE ${arg_LIBS} GTest::gtest GTest::gtest_main Threads::Threads)
   polysketch_quick_to_compile(${name})
@@ -98,6 +98,10 @@ function(polysketch_test name)
     polysketch_share_precompiled(${name} polysketch_test_headers)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
-  polysketch_test_properties(${name}
+  set(parallel)
+  if(arg_PARALLEL)
+    set(parallel PARALLEL)
+  endif()
+  polysketch_test_properties(${name} ${parallel}
     TIMEOUT "${arg_TIMEOUT}" LABELS ${arg_LABELS} ENVIRONMENT ${arg_ENVIRONMENT})
 endfunction()
