@@ -24,6 +24,20 @@ class TrainingSpeedTest(unittest.TestCase):
             # The ratio is of times before they are rounded to whole tokens/s.
             self.assertAlmostEqual(float(cells[3]) / (rates[1] / rates[0]), 1, delta=0.05)
 
+    def test_kinds_and_peers(self):
+        command = [sys.executable, "-B", support.ROOT / "bench/training-speed", "--lengths", "64", "--steps", "1", "--threads", "1"]
+        options = ["--kinds", "learned_sketch_mixed,linear", "--peers", "default,cudnn", "--layers", "1", "--block", "32"]
+        head, _, line = subprocess.run([*command, *options], check=True, capture_output=True, text=True).stdout.splitlines()
+        names = [cell.strip() for cell in head.strip("|").split("|")]
+        rates = ["SDPA, tokens/s", "SDPA cudnn, tokens/s", "learned_sketch_mixed, tokens/s", "linear, tokens/s"]
+        ratios = ["SDPA cudnn, ratio", "learned_sketch_mixed, ratio", "linear, ratio"]
+        self.assertEqual(names, ["tokens of a row", *rates, *ratios])
+        cells = dict(zip(names, (cell.strip() for cell in line.strip("|").split("|")), strict=True))
+        # A CPU has no cuDNN: the reason is in place of the rate, and the other columns are measured.
+        self.assertEqual(cells["SDPA cudnn, tokens/s"], "no kernel")
+        self.assertEqual(cells["SDPA cudnn, ratio"], "")
+        self.assertGreater(float(cells["linear, ratio"]), 0)
+
 
 if __name__ == "__main__":
     unittest.main()
