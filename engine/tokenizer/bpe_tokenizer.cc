@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bounded_json.h"
 #include "base/check.h"
 #include "engine/tokenizer/tokenizer_json.h"
 
@@ -105,7 +106,7 @@ class BpeTokenizer final : public Tokenizer {
     if (piece.empty()) return -1;
     const auto found = std::find(json_.pieces.begin(), json_.pieces.end(), piece);
     if (found != json_.pieces.end()) return static_cast<int>(found - json_.pieces.begin());
-    return InvalidArgument(source, ": expected the token ", piece, ", found none");
+    return InvalidArgument(source, ": expected the token ", Abbreviate(piece), ", found none");
   }
 
   Result<std::string> Normalized(const std::string& text) const {

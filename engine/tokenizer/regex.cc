@@ -7,6 +7,7 @@
 #include <cctype>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/check.h"
 
 namespace polysketch {
@@ -292,7 +293,7 @@ Result<Regex> Regex::CompilePcre(std::string_view pattern, bool literal) {
                     &offset, context.get());
   if (compiled == nullptr) {
     return InvalidArgument("expected a regular expression, found an error at byte ", offset, " of ",
-                           pattern, ": ", PcreError(error));
+                           Abbreviate(pattern), ": ", PcreError(error));
   }
   auto code = std::make_shared<const Code>(compiled);
   // Without JIT (a system that forbids executable memory) the interpreter matches.

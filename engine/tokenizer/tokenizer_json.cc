@@ -20,6 +20,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxDepth = 32;
+constexpr size_t kMaxGrowth = 1024;  // bytes that a normalizer makes of one
+constexpr size_t kMaxMessageBytes = 300;
 constexpr int64_t kMaxFreeIds = 1 << 20;  // below the largest id; pieces are stored by id
 // What ByteLevel splits by, as GPT-2 does.
 constexpr std::string_view kByteLevelRegex =
@@ -98,7 +100,8 @@ class Reader {
  private:
   template <typename... Args>
   Status Error(const std::string& path, const Args&... args) const {
-    return InvalidArgument(source_, ": ", path, path.empty() ? "" : ": ", args...);
+    return InvalidArgument(source_, ": ", path, path.empty() ? "" : ": ",
+                           Abbreviate(StrCat(args...), kMaxMessageBytes));
   }
   Status Wrong(const std::string& path, std::string_view expected, const json& found) const {
     return Error(path, "expected ", expected, ", found ", DescribeJson(found));
@@ -184,6 +187,10 @@ class Reader {
     } else {
       return Error(path + ".type", "expected NFC, Prepend, Replace or Sequence, found ", type);
     }
+    growth_ *= 1 + stage.content.size();
+    if (growth_ > kMaxGrowth)
+      return Error(path, "expected normalizers that make at most ", kMaxGrowth,
+                   " bytes of one, found more");
     out_.normalizer.push_back(std::move(stage));
     return Status();
   }
@@ -490,6 +497,7 @@ class Reader {
   std::unordered_map<std::string, int32_t> vocabulary_;
   std::set<std::string> special_;  // texts of control tokens
   int64_t tokens_ = 0;             // of the file
+  size_t growth_ = 1;              // of a text, by the texts that normalizers put into it
   bool byte_level_ = false;
   bool byte_fallback_ = false;
   bool marker_ = false;  // decoding makes spaces of U+2581

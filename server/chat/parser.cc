@@ -3,6 +3,7 @@
 #include <charconv>
 #include <initializer_list>
 
+#include "base/bounded_json.h"
 #include "server/chat/builtins.h"
 #include "server/chat/syntax.h"
 
@@ -40,7 +41,8 @@ class Parser {
   bool AcceptOperator(std::string_view text) { return Accept(Kind::kOperator, text); }
   bool AcceptName(std::string_view text) { return Accept(Kind::kName, text); }
   Status Wrong(std::string_view expected) const {
-    const std::string found = Next().kind == Kind::kEnd ? "the end of the template" : Next().text;
+    const std::string found =
+        Next().kind == Kind::kEnd ? "the end of the template" : Abbreviate(Next().text);
     return InvalidArgument("line ", Next().line, ": expected ", expected, ", found ", found);
   }
   Status Expect(std::string_view text) { return AcceptOperator(text) ? Status() : Wrong(text); }

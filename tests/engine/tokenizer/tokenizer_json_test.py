@@ -289,6 +289,17 @@ class TokenizerJson(unittest.TestCase):
                 else:
                     with self.assertRaisesRegex(AssertionError, re.escape(expected)):
                         run(path, ["ab"])
+        long = "a" * 10**6
+        grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 40}
+        for part, expected in (
+            ({"normalizer": {"type": "Prepend", "prepend": "a" * 1024}}, "normalizer: expected normalizers that make at most 1024 bytes of one"),
+            ({"normalizer": {"type": "Sequence", "normalizers": [grows, grows]}}, r"normalizers\[1\]: expected normalizers that make at most 1024 bytes"),
+            ({"normalizer": {"type": long}}, r"normalizer.type: expected NFC, .*found a{100,300}\.\.\.$"),
+            ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(" * 10**6}, "behavior": "Isolated"}}, r"\({32,100}\.\.\.: parentheses"),
+        ):
+            path.write_text(json.dumps(whole | part))
+            with self.subTest(str(part)[:80]), self.assertRaisesRegex(AssertionError, expected):
+                run(path, ["ab"])
         for last, expected in ((2**20 + 1, None), (2**20 + 2, "expected an id of 0 to 1048577 for one of 2 tokens, found 1048578"), (-1, "found -1"), (2**63, "found")):
             path.write_text(json.dumps({"model": {"type": "BPE", "vocab": {"a": 0, "b": last}, "merges": []}}))
             with self.subTest(last):
