@@ -11,10 +11,12 @@
 // independent and their squares are. float32 roundings are in the oracle's own tolerance.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include <gtest/gtest.h>
 #include "tests/kernels/attention_oracle.h"
 
 namespace polysketch::testing {
@@ -44,20 +46,22 @@ inline double PolynomialSquareSlope(const AttentionSpec& spec, const float* coef
 inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const AttentionRows& rows,
                                          int tokens, const OracleOutput& oracle) {
   constexpr double kVariance = 0x1p-16 / 3;  // of one rounding, relative
-  const int heads = spec.heads, d = spec.head_dim;
+  const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
   const std::vector<float>& far_q = FarQueries(spec, rows);
   const std::vector<float>& far_k = FarKeys(spec, rows);
   const oracle::DecaySums decay(spec, rows, tokens);
   std::vector<double> tolerance(oracle.value.size());
   for (int h = 0; h < heads; ++h) {
+    const int kv = h / spec.query_group();
     for (int t = 0; t < tokens; ++t) {
       std::vector<double> shared(d), variance(d);  // of the numerator
       double shared_weight = 0, weight_variance = 0, denominator = spec.stabilizer;
       for (int s = 0; s <= t; ++s) {
+        if (!oracle::Sees(spec, t, s)) continue;
         const bool near = spec.kv_cache() || s / spec.block == t / spec.block;
         const int width = near ? spec.near_dim() : spec.far_dim();
         const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
-        const float* k = &(near ? rows.near_k : far_k)[(s * heads + h) * width];
+        const float* k = &(near ? rows.near_k : far_k)[(s * kv_heads + kv) * width];
         double dot = 0, squares = 0, scaled = 0;
         for (int i = 0; i < width; ++i) {
           const double term = static_cast<double>(q[i]) * k[i];
@@ -65,7 +69,8 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
           squares += term * term;
           if (spec.decay_gate && !near) scaled += Square(term * ScaledPartners(spec, q, k, i));
         }
-        const double left = std::exp(decay.Total(t * heads + h) - decay.Total(s * heads + h));
+        const double left =
+            std::exp(decay.Total(t * kv_heads + kv) - decay.Total(s * kv_heads + kv));
         const float* coefficients = oracle::CoefficientsOf(spec, rows, h);
         const double weight = left * oracle::WeightOfDot(spec, near, dot, coefficients);
         // Of the dot product, by the roundings of q; by those of k as much again.
@@ -86,7 +91,7 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
         shared_weight += slope * deviation;
         weight_variance += own;
         for (int i = 0; i < d; ++i) {
-          const double v = rows.v[(s * heads + h) * d + i];
+          const double v = rows.v[(s * kv_heads + kv) * d + i];
           shared[i] += slope * deviation * std::abs(v);
           variance[i] += own * v * v + kVariance * Square(weight * v);
         }
@@ -102,6 +107,22 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
     }
   }
   return tolerance;
+}
+
+// Expects the definition of attention from a backend with bf16 operands.
+inline void ExpectBf16Definition(Backend& backend, const AttentionSpec& spec, int tokens,
+                                 Random* random) {
+  const Sequence sequence = RandomSequence(spec, tokens, random);
+  const OracleOutput want = AttentionOracle(spec, sequence.layers[0], tokens);
+  const std::vector<double> tolerance = Bf16Tolerance(spec, sequence.layers[0], tokens, want);
+  const auto out = RunAlone(backend, spec, sequence, {tokens});
+  double worst = 0;
+  for (size_t i = 0; i < want.value.size(); ++i) {
+    ASSERT_NEAR(out[0][i], want.value[i], tolerance[i]) << Describe(spec) << " element " << i;
+    worst = std::max(worst, std::abs(out[0][i] - want.value[i]) / tolerance[i]);
+  }
+  // A tolerance that nothing comes near to would hide faults.
+  EXPECT_GT(worst, 0.02) << Describe(spec);
 }
 
 }  // namespace polysketch::testing

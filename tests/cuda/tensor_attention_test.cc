@@ -10,7 +10,6 @@
 #include "tests/cuda/bf16_error.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/kernels/attention_case.h"
-#include "tests/kernels/attention_oracle.h"
 
 namespace polysketch {
 namespace {
@@ -39,19 +38,7 @@ class TensorAttentionTest : public testing::CudaTest {
   }
 
   void ExpectDefinition(const AttentionSpec& spec, int tokens, Random* random) {
-    const Sequence sequence = testing::RandomSequence(spec, tokens, random);
-    const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], tokens);
-    const std::vector<double> tolerance =
-        testing::Bf16Tolerance(spec, sequence.layers[0], tokens, want);
-    const auto out = testing::RunAlone(*cuda_, spec, sequence, {tokens});
-    double worst = 0;
-    for (size_t i = 0; i < want.value.size(); ++i) {
-      ASSERT_NEAR(out[0][i], want.value[i], tolerance[i])
-          << testing::Describe(spec) << " element " << i;
-      worst = std::max(worst, std::abs(out[0][i] - want.value[i]) / tolerance[i]);
-    }
-    // A tolerance that nothing comes near to would hide faults.
-    EXPECT_GT(worst, 0.02) << testing::Describe(spec);
+    testing::ExpectBf16Definition(*cuda_, spec, tokens, random);
   }
 
   // The outputs of a sequence in the given parts, with rows of another one beside it.

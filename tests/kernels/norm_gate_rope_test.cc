@@ -1,6 +1,6 @@
-// Norms, gates and rotations in the forms that not every backend has (BackendFeature), on every
-// instruction set: against the reference, whose error is one rounding, and fused ops against the ops
-// that they consist of, to the bit.
+// Norms, gates and rotations of every frame, on every instruction set and on the cuda backend
+// (tests/cuda/CMakeLists.txt): against the reference, whose error is one rounding, and fused ops against
+// the ops that they consist of, to the bit.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

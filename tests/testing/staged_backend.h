@@ -63,7 +63,7 @@ class StagedBackend : public ForwardingBackend {
     inner().Rope(from.data(), positions, shape, thetas, to_q.data(), to_k.data());
   }
   void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) override {
-    const In from(this, up, rows * 2 * hidden);
+    const In from(this, up, rows * UpColumns(gate, hidden));
     Out y(this, out, rows * hidden);
     inner().Gate(gate, from.data(), rows, hidden, y.data());
   }
@@ -213,13 +213,13 @@ class StagedBackend : public ForwardingBackend {
   template <typename Run>
   void WithStaged(const AttentionSpec& spec, int64_t rows, const AttentionInput& input,
                   const Run& run) {
-    const int64_t near = rows * spec.heads * spec.near_dim();
-    const int64_t far = rows * spec.heads * spec.far_dim();
-    const int64_t width = int64_t{spec.heads} * spec.head_dim;
-    const In near_q(this, input.near_q, near), near_k(this, input.near_k, near);
-    const In far_q(this, input.far_q, far), far_k(this, input.far_k, far);
-    const In v(this, input.v, (rows - 1) * input.v_stride + width);
-    const In log_decay(this, input.log_decay, spec.decay_gate ? rows * spec.heads : 0);
+    const int64_t heads = rows * spec.heads, kv_heads = rows * spec.key_heads();
+    const In near_q(this, input.near_q, heads * spec.near_dim());
+    const In near_k(this, input.near_k, kv_heads * spec.near_dim());
+    const In far_q(this, input.far_q, heads * spec.far_dim());
+    const In far_k(this, input.far_k, kv_heads * spec.far_dim());
+    const In v(this, input.v, (rows - 1) * input.v_stride + spec.shape().k_row());
+    const In log_decay(this, input.log_decay, spec.decay_gate ? kv_heads : 0);
     const bool has_coefficients = spec.kind == AttentionKind::kPolynomialSquare;
     const In coefficients(this, input.coefficients,
                           has_coefficients ? int64_t{spec.heads} * (spec.power + 1) : 0);
