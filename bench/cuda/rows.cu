@@ -46,7 +46,7 @@ void BenchPositions(Bench* bench) {
   const HeadShape shape{kHeads, kHeads, kHeadDim};
   const std::vector<float> thetas = RopeThetas(kHeadDim);
   bench->Run("angles, 8192 x 64", 0, 4.0 * kTokens * kHeadDim,
-             [&] { backend.ComputeAngles(kHeadDim); });
+             [&] { backend.ComputeAngles(thetas); });
   bench->Run("rope, 8192 x 12 x 64", 0, 4.0 * kTokens * (4 * kWidth + kHeadDim),
              [&] { backend.Rope(qkv.data(), positions, shape, thetas, out.data(), k.data()); });
   const auto normed = bench->Random(kTokens * 2 * kWidth, 1), norm = bench->Random(kHeadDim, 1);

@@ -57,6 +57,8 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
                        const Bf16Rows& rows, const AttentionOutput& out) {
   AttentionShape shape;
   shape.heads = spec.heads;
+  shape.kv_heads = spec.key_heads();
+  shape.group = spec.query_group();
   shape.d = spec.head_dim;
   shape.far_dim = spec.far_dim();
   shape.near_dim = spec.near_dim();
@@ -85,6 +87,9 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
       shape.near_power = NearPower(spec);
   }
   shape.stabilizer = spec.stabilizer;
+  shape.window = spec.window;
+  shape.sinks = spec.sinks;
+  shape.sliding = spec.window_kind == WindowKind::kSliding;
   shape.layer = layer;
   shape.near_q = input.near_q;
   shape.near_k = input.near_k;
@@ -102,14 +107,14 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
 
 // Bytes of the partial sums of one block, all heads.
 int64_t PartialBytes(const AttentionSpec& spec) {
-  return int64_t{spec.heads} * std::max(1, spec.features()) * (spec.head_dim + 1) * 4;
+  return int64_t{spec.key_heads()} * std::max(1, spec.features()) * (spec.head_dim + 1) * 4;
 }
 
 unsigned Slices(int64_t elements) { return std::min(kMoveSlices, CeilDiv(elements, kMoveThreads)); }
 
 template <typename Job>
-dim3 Grid(const JobList<Job>& list, const AttentionShape& shape, unsigned depth) {
-  return dim3(static_cast<unsigned>(list.jobs.size()), static_cast<unsigned>(shape.heads), depth);
+dim3 Grid(const JobList<Job>& list, int heads, unsigned depth) {
+  return dim3(static_cast<unsigned>(list.jobs.size()), static_cast<unsigned>(heads), depth);
 }
 
 template <typename Job>
@@ -131,31 +136,32 @@ struct GeneralKernels {
         StoreChunks(shape.near_dim) + StoreChunks(shape.d) + StoreChunks(shape.far_dim);
     const unsigned depth = std::min(kStoreSlices, CeilDiv(MaxCount(list) * chunks, kMoveThreads));
     const size_t shared = GATED ? kMoveThreads * sizeof(float) : 0;
-    device->LaunchDependent(StoreTokens<T, GATED>, Grid(list, shape, depth), kMoveThreads, shared,
-                            shape, list.on_device, counters, static_cast<int>(count));
+    device->LaunchDependent(StoreTokens<T, GATED>, Grid(list, shape.kv_heads, depth), kMoveThreads,
+                            shared, shape, list.on_device, counters, static_cast<int>(count));
   }
   void Copy(const JobList<CopyJob>& list) const {
-    device->Launch(CopyTokens<T, GATED>, Grid(list, shape, 16), kMoveThreads, 0, shape,
+    device->Launch(CopyTokens<T, GATED>, Grid(list, shape.kv_heads, 16), kMoveThreads, 0, shape,
                    list.on_device);
   }
   void Scan(const JobList<ScanJob>& list, const float* partials, uint8_t* snapshots,
             const PlanShape& plan) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
-    device->Launch(ScanStates<Format, GATED>, Grid(list, shape, slices), kMoveThreads, 0, shape,
-                   list.on_device, partials, snapshots, plan.snapshot_bytes, plan.snapshot_z);
+    device->Launch(ScanStates<Format, GATED>, Grid(list, shape.kv_heads, slices), kMoveThreads, 0,
+                   shape, list.on_device, partials, snapshots, plan.snapshot_bytes,
+                   plan.snapshot_z);
   }
   void Walk(const JobList<WalkJob>& list, uint8_t*, const PlanShape&, int32_t*) const {
     PS_CHECK(list.jobs.empty());
   }
   void Fold(const JobList<FoldJob>& list, float* partials) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
-    device->Launch(FoldGeneral<T, GATED>, Grid(list, shape, slices), kMoveThreads, 0, shape,
-                   list.on_device, partials);
+    device->Launch(FoldGeneral<T, GATED>, Grid(list, shape.kv_heads, slices), kMoveThreads, 0,
+                   shape, list.on_device, partials);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     const size_t shared = GeneralShared(shape.d, shape.far_dim, shape.near_dim) * sizeof(float);
-    device->Launch(AttendGeneral<T, GATED>, Grid(list, shape, MaxCount(list)), kGeneralThreads,
-                   shared, shape, list.on_device);
+    device->Launch(AttendGeneral<T, GATED>, Grid(list, shape.heads, MaxCount(list)),
+                   kGeneralThreads, shared, shape, list.on_device);
   }
   void Few(const AttentionPlan& plan, float*, int32_t*) const { PS_CHECK(plan.few.jobs.empty()); }
 };
@@ -172,19 +178,19 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
   using GeneralKernels<Bf16, PlaneState, GATED>::device;
   using GeneralKernels<Bf16, PlaneState, GATED>::shape;
   void Fold(const JobList<FoldJob>& list, float* partials) const {
-    device->Launch(FoldTensor<D, GATED>, Grid(list, shape, CeilDiv(shape.features, kPartFeatures)),
-                   kFoldThreads, FoldShared<D, GATED>(shape.far_dim), shape, list.on_device,
-                   partials);
+    device->Launch(FoldTensor<D, GATED>,
+                   Grid(list, shape.kv_heads, CeilDiv(shape.features, kPartFeatures)), kFoldThreads,
+                   FoldShared<D, GATED>(shape.far_dim), shape, list.on_device, partials);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     if constexpr (!GATED) {
       if (shape.near_power == 0 && SoftmaxShared<D>() <= device->shared_limit()) {
-        device->Launch(AttendSoftmax<D>, Grid(list, shape, 1), kTileThreads, SoftmaxShared<D>(),
-                       shape, list.on_device);
+        device->Launch(AttendSoftmax<D>, Grid(list, shape.heads, 1), kTileThreads,
+                       SoftmaxShared<D>(), shape, list.on_device);
         return;
       }
     }
-    device->Launch(AttendTiles<D, GATED>, Grid(list, shape, 1), kTileThreads,
+    device->Launch(AttendTiles<D, GATED>, Grid(list, shape.heads, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
   // Whether AttendSteps computes the jobs of few rows: rows of one token that give every
@@ -207,7 +213,7 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
       if (device->rehearsing()) Steps(plan);
     }
     const auto parts = static_cast<unsigned>(plan.max_parts);
-    device->LaunchDependent(AttendParts<D, GATED>, Grid(plan.few, shape, parts), kWarpSize,
+    device->LaunchDependent(AttendParts<D, GATED>, Grid(plan.few, shape.heads, parts), kWarpSize,
                             PartsShared<D>(shape.far_dim, shape.near_dim), shape,
                             plan.few.on_device, results, arrivals);
   }
@@ -221,7 +227,7 @@ struct GroupKernels : TensorKernels<64, GATED> {
   void Walk(const JobList<WalkJob>& list, uint8_t* snapshots, const PlanShape& plan,
             int32_t* counters) const {
     const dim3 grid(static_cast<unsigned>(shape.features / kWalkFeatures),
-                    static_cast<unsigned>(shape.heads), static_cast<unsigned>(list.jobs.size()));
+                    static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(list.jobs.size()));
     device->Launch(WalkSegments<GATED>, grid, kWalkThreads, WalkMemory::Bytes(GATED), shape,
                    list.on_device, snapshots, plan.snapshot_bytes, plan.snapshot_z,
                    Progress(counters));
@@ -232,7 +238,9 @@ struct GroupKernels : TensorKernels<64, GATED> {
                         GroupMemory::Bytes(shape.far_dim), shape, list.on_device,
                         Progress(counters));
   }
-  WalkProgress Progress(int32_t* counters) const { return {counters, shape.features, shape.heads}; }
+  WalkProgress Progress(int32_t* counters) const {
+    return {counters, shape.features, shape.kv_heads};
+  }
 };
 
 // Whether GroupKernels exist for this spec.
@@ -265,7 +273,7 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
 
 // Counters of `walks` walks (WalkProgress).
 int64_t CountersOfWalks(const AttentionSpec& spec, int64_t walks) {
-  return walks * spec.heads * WalkCounters(spec.features());
+  return walks * spec.key_heads() * WalkCounters(spec.features());
 }
 // Counters of a layer: of the walks, then an arrival counter for each head of the jobs of few rows.
 int64_t CountersOf(const AttentionSpec& spec, int64_t walks, int64_t few) {
@@ -278,74 +286,114 @@ bool AttentionRunner::TakesBf16Rows(const AttentionSpec& spec) const {
   return TensorHeadSize(spec, device_->shared_limit()) != 0;
 }
 
+AttentionRunner::Step::Step(const AttentionSpec& attention, int64_t shared_limit)
+    : spec(attention), shape(PlanShapeOf(spec, shared_limit)) {
+  shape.spec = &spec;
+}
+
+AttentionRunner::Step& AttentionRunner::StepOf(const AttentionSpec& spec) {
+  const auto step = std::ranges::find(steps_, spec, &Step::spec);
+  return step != steps_.end() ? *step : steps_.emplace_back(spec, device_->shared_limit());
+}
+
 void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                           const AttentionInput& input, const Bf16Rows& rows,
                           const AttentionOutput& out) {
-  Prepare(spec, segments);
+  Step& step = StepOf(spec);
+  Prepare(&step, segments);
   if (!device_->status().ok()) return;
-  const AttentionShape shape = ShapeOf(spec, layer, input, rows, out);
-  for (const AttentionPlan& plan : plans_) {
-    spec.decay_gate ? RunKernels<true>(shape, plan) : RunKernels<false>(shape, plan);
+  const auto place_in = [layer](const Segment& segment) {
+    return static_cast<const CudaState&>(*segment.state).PlaceOf(layer);
+  };
+  const int place = segments.empty() ? 0 : place_in(segments.front());
+  const AttentionShape shape = ShapeOf(spec, place, input, rows, out);
+  for (const AttentionPlan& plan : step.plans) {
+    spec.decay_gate ? RunKernels<true>(shape, step, plan) : RunKernels<false>(shape, step, plan);
+  }
+  if (prepared_) return;  // Finish follows
+  for (const Segment& segment : segments) {
+    auto& state = static_cast<CudaState&>(*segment.state);
+    if (place + 1 == state.group(spec).layers) state.Drop(spec, state.position() + segment.rows);
   }
 }
 
 template <bool GATED>
-void AttentionRunner::RunKernels(const AttentionShape& shape, const AttentionPlan& plan) {
-  if (shape_.walks) {
+void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
+                                 const AttentionPlan& plan) {
+  if (step.shape.walks) {
     return WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
-      RunPlan(GroupKernels<NEAR, POWER, GATED>{{{device_, shape}}}, plan);
+      RunPlan(GroupKernels<NEAR, POWER, GATED>{{{device_, shape}}}, step, plan);
     });
   }
-  switch (TensorHeadSize(planned_spec_, device_->shared_limit())) {
+  switch (TensorHeadSize(step.spec, device_->shared_limit())) {
     case 32:
-      return RunPlan(TensorKernels<32, GATED>{{device_, shape}}, plan);
+      return RunPlan(TensorKernels<32, GATED>{{device_, shape}}, step, plan);
     case 64:
-      return RunPlan(TensorKernels<64, GATED>{{device_, shape}}, plan);
+      return RunPlan(TensorKernels<64, GATED>{{device_, shape}}, step, plan);
     case 128:
-      return RunPlan(TensorKernels<128, GATED>{{device_, shape}}, plan);
+      return RunPlan(TensorKernels<128, GATED>{{device_, shape}}, step, plan);
     default:
-      if (planned_spec_.state_format == StateFormat::kBf16) {
-        RunPlan(GeneralKernels<Bf16, PlaneState, GATED>{device_, shape}, plan);
+      if (step.spec.state_format == StateFormat::kBf16) {
+        RunPlan(GeneralKernels<Bf16, PlaneState, GATED>{device_, shape}, step, plan);
       } else {
-        RunPlan(GeneralKernels<float, PlainState, GATED>{device_, shape}, plan);
+        RunPlan(GeneralKernels<float, PlainState, GATED>{device_, shape}, step, plan);
       }
   }
 }
 
 template <typename Kernels>
-void AttentionRunner::RunPlan(const Kernels& kernels, const AttentionPlan& plan) {
+void AttentionRunner::RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan) {
   // A kernel with an empty list is not launched.
   kernels.Fold(plan.early_folds, partials_.data());
-  kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), shape_);
-  kernels.Walk(plan.early_walks, nullptr, shape_, nullptr);
+  kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), step.shape);
+  kernels.Walk(plan.early_walks, nullptr, step.shape, nullptr);
   kernels.Copy(plan.copies);
   const int64_t walks = std::ssize(plan.walks.jobs), few = std::ssize(plan.few.jobs);
-  kernels.Store(plan.stores, counters_.data(), CountersOf(planned_spec_, walks, few));
+  kernels.Store(plan.stores, counters_.data(), CountersOf(step.spec, walks, few));
   kernels.Fold(plan.folds, partials_.data());
-  kernels.Scan(plan.scans, partials_.data(), snapshots_.data(), shape_);
-  kernels.Walk(plan.walks, snapshots_.data(), shape_, counters_.data());
+  kernels.Scan(plan.scans, partials_.data(), snapshots_.data(), step.shape);
+  kernels.Walk(plan.walks, snapshots_.data(), step.shape, counters_.data());
   kernels.Tiles(plan.tiles, counters_.data(), !plan.walks.jobs.empty());
-  kernels.Few(plan, results_.data(), counters_.data() + CountersOfWalks(planned_spec_, walks));
+  kernels.Few(plan, results_.data(), counters_.data() + CountersOfWalks(step.spec, walks));
   kernels.Store(plan.late_stores);
 }
 
-void AttentionRunner::Prepare(const AttentionSpec& spec, std::span<const Segment> segments) {
-  std::vector<Key> keys;
-  std::vector<uint8_t*> blocks;
+void AttentionRunner::Finish(std::span<const Segment> segments) {
+  prepared_ = false;
   for (const Segment& segment : segments) {
     auto& state = static_cast<CudaState&>(*segment.state);
-    if (spec.kv_cache()) {
-      state.Reserve(state.position() + segment.rows);
-      blocks.insert(blocks.end(), state.blocks().begin(), state.blocks().end());
+    for (const LayerGroup& group : state.groups()) {
+      state.Drop(group.spec, state.position() + segment.rows);
     }
-    keys.push_back({state.memory(), state.position(), segment.first_row, segment.rows});
   }
-  if (keys == keys_ && blocks == blocks_ && spec == planned_spec_) return;
-  keys_ = std::move(keys);
-  blocks_ = std::move(blocks);
-  planned_spec_ = spec;
-  shape_ = PlanShapeOf(planned_spec_, device_->shared_limit());
-  shape_.spec = &planned_spec_;
+}
+
+void AttentionRunner::Prepare(std::span<const AttentionSpec> layers,
+                              std::span<const Segment> segments) {
+  prepared_ = true;
+  // A plan has addresses of the workspace: one that was made before the workspace moved is made again.
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const LayerGroup& group : LayerGroups(layers)) Prepare(&StepOf(group.spec), segments);
+  }
+}
+
+void AttentionRunner::Prepare(Step* step, std::span<const Segment> segments) {
+  const AttentionSpec& spec = step->spec;
+  std::vector<Key> keys;
+  std::vector<uint8_t*> pieces;
+  for (const Segment& segment : segments) {
+    auto& state = static_cast<CudaState&>(*segment.state);
+    state.Reserve(spec, state.position() + segment.rows);
+    const LayerGroup& group = state.group(spec);
+    pieces.insert(pieces.end(), group.pieces.begin(), group.pieces.end());
+    keys.push_back({state.position(), group.dropped, segment.first_row, segment.rows});
+  }
+  if (keys == step->keys && pieces == step->pieces && !step->plans.empty() &&
+      Workspace(step, {}) == step->addresses) {
+    return;
+  }
+  step->keys = std::move(keys);
+  step->pieces = std::move(pieces);
 
   // Cuts the segments into groups, and finds the largest needs of a group.
   const int64_t partial_bytes = PartialBytes(spec);
@@ -354,7 +402,7 @@ void AttentionRunner::Prepare(const AttentionSpec& spec, std::span<const Segment
   size_t first = 0;
   int64_t partials = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
-    const int64_t more = NeedsOf(shape_, segments.subspan(i, 1)).partials;
+    const int64_t more = NeedsOf(step->shape, segments.subspan(i, 1)).partials;
     if (i > first && (partials + more) * partial_bytes > kPartialBytes) {
       parts.push_back(segments.subspan(first, i - first));
       first = i;
@@ -362,50 +410,46 @@ void AttentionRunner::Prepare(const AttentionSpec& spec, std::span<const Segment
     }
     partials += more;
   }
-  if (first < segments.size()) parts.push_back(segments.subspan(first));
-  PS_CHECK(blocks_.empty() || parts.size() == 1) << "the tables hold one group";
+  // The plan of a step without segments has no jobs: when it is rehearsed, it loads the kernels.
+  if (first < segments.size() || segments.empty()) parts.push_back(segments.subspan(first));
+  PS_CHECK(!spec.kv_cache() || parts.size() == 1) << "the tables hold one group";
   WorkspaceNeeds largest;
   for (const auto& part : parts) {
-    needs.push_back(NeedsOf(shape_, part));
+    needs.push_back(NeedsOf(step->shape, part));
     largest.Include(needs.back());
   }
-  const WorkspaceAddresses addresses = Workspace(spec, shape_, largest);
-  device_->CopyIn(tables_.data(), blocks_.data(), blocks_.size() * sizeof(uint8_t*));
-  plans_.clear();
-  for (size_t i = 0; i < parts.size(); ++i) {
-    plans_.push_back(MakePlan(shape_, parts[i], needs[i], addresses));
+  step->addresses = Workspace(step, largest);
+  if (spec.kv_cache()) {
+    device_->CopyIn(step->tables.data(), step->pieces.data(),
+                    step->pieces.size() * sizeof(uint8_t*));
   }
-  Upload();
+  step->plans.clear();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    step->plans.push_back(MakePlan(step->shape, parts[i], needs[i], step->addresses));
+  }
+  Upload(step);
 }
 
 void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t segments,
                               int64_t blocks) {
-  PlanShape shape = PlanShapeOf(spec, device_->shared_limit());
-  shape.spec = &spec;
-  WorkspaceNeeds max = MaxNeeds(shape, rows, segments, blocks);
+  Step& step = StepOf(spec);
+  WorkspaceNeeds max = MaxNeeds(step.shape, rows, segments, blocks);
   // Prepare limits a group's partial sums, but a group has at least one segment.
-  const int64_t of_one = MaxNeeds(shape, rows, 1, blocks).partials;
+  const int64_t of_one = MaxNeeds(step.shape, rows, 1, blocks).partials;
   max.partials = std::min(max.partials, std::max(kPartialBytes / PartialBytes(spec), of_one));
-  Workspace(spec, shape, max);
+  Workspace(&step, max);
   // At most a store, a copy, a scan and a fold at each end of a segment, and a fold and queries for
   // each block or tile. Lists are aligned to 16 bytes.
-  const int64_t pieces = rows / std::min<int64_t>(shape.tile_rows, spec.block) + 1;
+  const int64_t pieces = rows / std::min<int64_t>(step.shape.tile_rows, spec.block) + 1;
   const int64_t groups =
       max.partials > 0 ? 1 + (rows / spec.block + 2 * segments) / max.partials : 1;
-  jobs_.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 10 * 16);
-  // The plan of a step without segments has no jobs: when it is rehearsed, it loads the kernels.
-  keys_.clear();
-  blocks_.clear();
-  planned_spec_ = spec;
-  shape_ = shape;
-  shape_.spec = &planned_spec_;
-  plans_.assign(1, AttentionPlan());
+  step.jobs.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 10 * 16);
 }
 
-WorkspaceAddresses AttentionRunner::Workspace(const AttentionSpec& spec, const PlanShape& shape,
-                                              const WorkspaceNeeds& needs) {
-  const int64_t element = spec.state_format == StateFormat::kBf16 ? 2 : 4;
-  const int64_t tokens = needs.tokens * spec.heads * element;
+WorkspaceAddresses AttentionRunner::Workspace(Step* step, const WorkspaceNeeds& needs) {
+  const AttentionSpec& spec = step->spec;
+  const int64_t element = spec.state_format == StateFormat::kBf16 ? 2 : 4, heads = spec.key_heads();
+  const int64_t tokens = needs.tokens * heads * element;
   const auto grow = [&](DeviceArray<uint8_t>* array, int64_t bytes) {
     return reinterpret_cast<uint64_t>(array->Grow(device_, bytes));
   };
@@ -413,46 +457,50 @@ WorkspaceAddresses AttentionRunner::Workspace(const AttentionSpec& spec, const P
   addresses.far_keys = grow(&far_keys_, tokens * spec.far_dim());
   addresses.near_keys = grow(&near_keys_, tokens * spec.near_dim());
   addresses.values = grow(&values_, tokens * spec.head_dim);
-  if (spec.decay_gate) addresses.decay_sums = grow(&decay_sums_, needs.tokens * spec.heads * 4);
-  addresses.snapshots = grow(&snapshots_, needs.snapshots * spec.heads * shape.snapshot_bytes);
-  partials_.Grow(device_, needs.partials * spec.heads * spec.features() * (spec.head_dim + 1));
-  addresses.tables = reinterpret_cast<uint64_t>(tables_.Grow(device_, needs.blocks));
+  if (spec.decay_gate) addresses.decay_sums = grow(&decay_sums_, needs.tokens * heads * 4);
+  addresses.snapshots = grow(&snapshots_, needs.snapshots * heads * step->shape.snapshot_bytes);
+  partials_.Grow(device_, needs.partials * heads * spec.features() * (spec.head_dim + 1));
+  addresses.tables = reinterpret_cast<uint64_t>(step->tables.Grow(device_, needs.blocks));
   results_.Grow(device_, needs.parts * spec.heads * (spec.head_dim + 2));
   counters_.Grow(device_, CountersOf(spec, needs.walks, needs.few));
   return addresses;
 }
 
-void AttentionRunner::AppendShape(std::vector<int64_t>* shape) const {
-  shape->push_back(std::ssize(plans_));
-  for (const AttentionPlan& plan : plans_) {
-    // The grids: numbers of jobs, and the largest count of rows or tokens. The lists are stored one
-    // after the other, so these numbers determine their addresses too.
-    AttentionPlan::ForLists(plan,
-                            [&](const auto& list) { shape->push_back(std::ssize(list.jobs)); });
-    shape->push_back(MaxCount(plan.stores));
-    shape->push_back(MaxCount(plan.late_stores));
-    shape->push_back(MaxCount(plan.tiles));
-    shape->push_back(plan.max_parts);
-    shape->push_back(plan.max_rows);
+void AttentionRunner::AppendShape(std::span<const AttentionSpec> layers,
+                                  std::vector<int64_t>* shape) {
+  for (const LayerGroup& group : LayerGroups(layers)) {
+    const Step& step = StepOf(group.spec);
+    shape->push_back(std::ssize(step.plans));
+    for (const AttentionPlan& plan : step.plans) {
+      // The grids: numbers of jobs, and the largest count of rows or tokens. The lists are stored one
+      // after the other, so these numbers determine their addresses too.
+      AttentionPlan::ForLists(plan,
+                              [&](const auto& list) { shape->push_back(std::ssize(list.jobs)); });
+      shape->push_back(MaxCount(plan.stores));
+      shape->push_back(MaxCount(plan.late_stores));
+      shape->push_back(MaxCount(plan.tiles));
+      shape->push_back(plan.max_parts);
+      shape->push_back(plan.max_rows);
+    }
   }
 }
 
-void AttentionRunner::Upload() {
+void AttentionRunner::Upload(Step* step) {
   std::vector<uint8_t> bytes;
   const auto for_lists = [&](const auto& visit) {
-    for (AttentionPlan& plan : plans_) AttentionPlan::ForLists(plan, visit);
+    for (AttentionPlan& plan : step->plans) AttentionPlan::ForLists(plan, visit);
   };
   for_lists([&](const auto& list) {
     const auto* first = reinterpret_cast<const uint8_t*>(list.jobs.data());
     bytes.insert(bytes.end(), first, first + list.jobs.size() * sizeof(list.jobs[0]));
     bytes.resize((bytes.size() + 15) / 16 * 16);
   });
-  const uint8_t* address = jobs_.Grow(device_, bytes.size());
+  const uint8_t* address = step->jobs.Grow(device_, bytes.size());
   for_lists([&](auto& list) {
     list.on_device = reinterpret_cast<decltype(list.on_device)>(address);
     address += (list.jobs.size() * sizeof(list.jobs[0]) + 15) / 16 * 16;
   });
-  device_->CopyIn(jobs_.data(), bytes.data(), bytes.size());
+  device_->CopyIn(step->jobs.data(), bytes.data(), bytes.size());
 }
 
 }  // namespace polysketch::cuda

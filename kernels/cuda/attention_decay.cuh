@@ -86,13 +86,13 @@ __device__ __forceinline__ void StoreDecaySums(const AttentionShape& shape, cons
                                                int head) {
   const int b = shape.block, end = job.first + job.count;
   float* sums = At<float>(job.to.decay_sums, shape.layer, head);
-  const float* log_decay = shape.log_decay + static_cast<int64_t>(job.row) * shape.heads + head;
+  const float* log_decay = shape.log_decay + static_cast<int64_t>(job.row) * shape.kv_heads + head;
   for (int block = job.first / b + static_cast<int>(blockIdx.z); block * b < end;
        block += static_cast<int>(gridDim.z)) {
     const int begin = block * b < job.first ? job.first : block * b;
     const float before = begin > block * b ? sums[begin - 1] : 0.0f;  // of an earlier step
-    AddLogDecays(log_decay + static_cast<int64_t>(begin - job.first) * shape.heads, shape.heads,
-                 min(end, (block + 1) * b) - begin, before, sums + begin);
+    AddLogDecays(log_decay + static_cast<int64_t>(begin - job.first) * shape.kv_heads,
+                 shape.kv_heads, min(end, (block + 1) * b) - begin, before, sums + begin);
   }
 }
 

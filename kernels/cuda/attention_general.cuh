@@ -30,7 +30,7 @@ __device__ __forceinline__ float QueryFeature(const AttentionShape& shape, const
   return (i / 8 == j / 8 ? 1.0f : 2.0f) * q[i] * q[j];
 }
 
-// blockIdx: job, head, slice of the elements.
+// blockIdx: job, kv head, slice of the elements.
 template <typename T, bool GATED>
 __global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* partials) {
   const FoldJob& job = jobs[blockIdx.x];
@@ -39,7 +39,7 @@ __global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* pa
   const T* values = At<T>(job.from.values, shape.layer, head);
   const float* decay_sums = GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr;
   const int64_t width = shape.d + 1;
-  float* out = partials + (job.partial * shape.heads + head) * shape.features * width;
+  float* out = partials + (job.partial * shape.kv_heads + head) * shape.features * width;
   const int64_t elements = shape.features * width;
   for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < elements;
        e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
@@ -127,7 +127,7 @@ template <typename T, bool GATED>
 __global__ void __launch_bounds__(kGeneralThreads)
     AttendGeneral(AttentionShape shape, const AttendJob* jobs) {
   const AttendJob& job = jobs[blockIdx.x];
-  const int head = blockIdx.y, row = blockIdx.z;
+  const int head = blockIdx.y, kv = KvHead(shape, head), row = blockIdx.z;
   if (row >= job.count) return;
   auto* scratch = SharedMemory<float>();
   float* weights = scratch + kWarpSize;
@@ -144,13 +144,13 @@ __global__ void __launch_bounds__(kGeneralThreads)
   for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) sums[c] = 0;
   __syncthreads();
 
-  const float* decay_sums = GATED ? At<float>(job.keys.decay_sums, shape.layer, head) : nullptr;
+  const float* decay_sums = GATED ? At<float>(job.keys.decay_sums, shape.layer, kv) : nullptr;
   const float row_sum = GATED ? decay_sums[job.block_offset + row] : 0.0f;
   const float kept = expf(row_sum);  // of the far part
   RunningSum running;
   if (job.past != 0) {
-    const T* S = At<T>(job.sums, shape.layer, head);
-    const float* z = At<float>(job.weights, shape.layer, head);
+    const T* S = At<T>(job.sums, shape.layer, kv);
+    const float* z = At<float>(job.weights, shape.layer, kv);
     float dot = 0;
     for (int f = threadIdx.x; f < shape.features; f += kGeneralThreads) {
       dot = fmaf(QueryFeature(shape, far_q, f), z[f], dot);
@@ -168,16 +168,29 @@ __global__ void __launch_bounds__(kGeneralThreads)
   }
   const float* coefficients = CoefficientsOf(shape, head);
   bool begun = job.past != 0;
-  for (int64_t block = job.table != nullptr ? 0 : job.block; block <= job.block; ++block) {
-    const T* keys = Array<T>(job.keys.near_keys, job.table, block, shape.layer, head);
-    const T* values = Array<T>(job.keys.values, job.table, block, shape.layer, head);
-    const int count = block < job.block ? shape.block : job.block_offset + row + 1;
-    for (int first = 0; first < count; first += kGeneralKeys) {
-      const int last = first + kGeneralKeys < count ? first + kGeneralKeys : count;
-      AddKeys<GATED>(shape, keys, values, decay_sums, row_sum, first, last, near_q, coefficients,
-                     scratch, weights, sums, &running, begun);
-      begun = true;
+  // Keys of the sequence from `begin` to `end`, block by block.
+  const auto add = [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin / shape.block; block * shape.block < end; ++block) {
+      const T* keys = Array<T>(job.keys.near_keys, job, block, shape.layer, kv);
+      const T* values = Array<T>(job.keys.values, job, block, shape.layer, kv);
+      const int64_t start = block * shape.block;
+      const int count = static_cast<int>(end - start < shape.block ? end - start : shape.block);
+      for (int first = static_cast<int>(begin > start ? begin - start : 0); first < count;
+           first += kGeneralKeys) {
+        const int last = first + kGeneralKeys < count ? first + kGeneralKeys : count;
+        AddKeys<GATED>(shape, keys, values, decay_sums, row_sum, first, last, near_q, coefficients,
+                       scratch, weights, sums, &running, begun);
+        begun = true;
+      }
     }
+  };
+  const int64_t own = job.block * shape.block, t = own + job.block_offset + row;
+  if (shape.window == 0) {
+    add(job.table != nullptr ? 0 : own, t + 1);
+  } else {
+    const int64_t visible = FirstVisible(shape, t), sinks = shape.sinks;
+    add(0, sinks < visible ? sinks : visible);
+    add(visible, t + 1);
   }
   const float denominator = shape.stabilizer + running.denominator;
   for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {

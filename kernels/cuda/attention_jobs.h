@@ -29,9 +29,9 @@ struct TokenArrays {
 // Stores rows [row, row + count) of the batch, rounded to T, as tokens first, first + 1, ...
 struct StoreJob {
   TokenArrays to;
-  // KV kinds: the block table of the state and the index of the block that `to` is in.
+  // KV kinds: the block table of the state, and the place in it of the block that `to` is in.
   uint8_t* const* table = nullptr;
-  int64_t block = 0;
+  int64_t place = 0;
   int32_t row = 0;
   int32_t count = 0;
   int32_t first = 0;
@@ -71,8 +71,15 @@ struct WalkJob {
 struct AttendJob {
   TokenArrays keys;  // of this block
   uint8_t* const* table = nullptr;
-  HeadArray sums, weights;   // S and z at the start of the block
-  int64_t block = 0;         // of the queries; KV kinds read all blocks up to this one
+  HeadArray sums, weights;  // S and z at the start of the block
+  int64_t block = 0;        // of the queries
+  // The parts of 64 keys that some row attends to, counted from the first token of the sequence:
+  // those before `sink_parts`, and those from `first_part` on to the queries' own.
+  int64_t first_part = 0;
+  int32_t sink_parts = 0;
+  // Of a window: blocks of sinks, and blocks after them that the table does not have.
+  int32_t sink_blocks = 0;
+  int64_t dropped = 0;
   int64_t partial = 0;       // few rows: where the results of the parts are stored, in rows
   int32_t row = 0;           // first row of the batch
   int32_t count = 0;         // rows

@@ -376,6 +376,7 @@ struct KeyLimits {
     const int own = first_row_limit + 16 * m + 8 * half + g;
     return causal && own < count ? own : count;
   }
+  __device__ __forceinline__ bool Sees(int m, int half, int key) const { return key < Of(m, half); }
   // The keys that every row of the warp attends to.
   __device__ __forceinline__ int Common() const {
     return causal && first_row_limit < count ? first_row_limit : count;
@@ -387,11 +388,31 @@ struct KeyLimits {
   }
 };
 
-// The largest score of every row over the keys that it attends to, or -inf without any.
+// KeyLimits with a window: of the keys before them those from `from` on, and those before `sinks`.
 template <int M>
+struct WindowLimits : KeyLimits {
+  int from[M][2];  // of rows g and g + 8 of each tile
+  int sinks;       // keys of the part
+
+  // row: the sequence's token that is the warp's first row; first_key: that of the part.
+  __device__ __forceinline__ WindowLimits(const AttentionShape& shape, const KeyLimits& limits,
+                                          int64_t row, int64_t first_key)
+      : KeyLimits(limits),
+        sinks(static_cast<int>(first_key < shape.sinks ? shape.sinks - first_key : 0)) {
+    ForRows<M>([&](int m, int half, int r) {
+      from[m][half] = static_cast<int>(FirstVisible(shape, row + r) - first_key);
+    });
+  }
+  __device__ __forceinline__ bool Sees(int m, int half, int key) const {
+    return KeyLimits::Sees(m, half, key) && (key >= from[m][half] || key < sinks);
+  }
+};
+
+// The largest score of every row over the keys that it attends to, or -inf without any. Limits:
+// KeyLimits or WindowLimits.
+template <int M, typename Limits>
 __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* queries, int row_size,
-                                     const Bf16* keys, const KeyLimits& limits,
-                                     float (&top)[M][2]) {
+                                     const Bf16* keys, const Limits& limits, float (&top)[M][2]) {
   const int t = threadIdx.x % 4;
   for (int key = 0; key < limits.End(M); key += 16) {
     float scores[M][2][4];
@@ -402,7 +423,7 @@ __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* qu
       for (int n = 0; n < 2; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (key + 8 * n + 2 * t + i % 2 < limits.Of(m, i / 2)) {
+          if (limits.Sees(m, i / 2, key + 8 * n + 2 * t + i % 2)) {
             top[m][i / 2] = fmaxf(top[m][i / 2], scores[m][n][i] * shape.scale);
           }
         }
@@ -446,10 +467,10 @@ __device__ __forceinline__ void WithNearPower(const AttentionShape& shape, const
 }
 
 // decay: NoDecay or NearDecay.
-template <int D, int M, typename Decay>
+template <int D, int M, typename Limits, typename Decay>
 __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16* queries,
                                          int row_size, const PartBuffer<D>& buffer,
-                                         const KeyLimits& limits, const Decay& decay,
+                                         const Limits& limits, const Decay& decay,
                                          RowSums<D, M>* sums) {
   const int lane = threadIdx.x % kWarpSize, t = lane % 4;
   const uint32_t ones = lane / 4 == 0 ? 0x3f803f80u : 0u;
@@ -467,7 +488,7 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
         const int column = key + 8 * n + 2 * t + i;
         const float weight =
             NearWeight(power, shape.scale, scores[m][n][2 * half + i], sums->top[m][half]);
-        return column < limits.Of(m, half) ? decay.Weight(weight, m, half, column) : 0.0f;
+        return limits.Sees(m, half, column) ? decay.Weight(weight, m, half, column) : 0.0f;
       });
       MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
     }

@@ -15,10 +15,11 @@ class Planner {
       : shape_(shape), spec_(*shape.spec), layout_(spec_), total_(total), addresses_(addresses) {}
 
   void Add(const Segment& segment) {
+    const LayerGroup& group = static_cast<const CudaState&>(*segment.state).group(spec_);
     if (spec_.kv_cache()) {
-      AddCached(segment);
+      AddCached(segment, group);
     } else {
-      AddRecurrent(segment);
+      AddRecurrent(segment, group.pieces.front());
     }
   }
 
@@ -26,13 +27,14 @@ class Planner {
   WorkspaceNeeds needs;
 
  private:
-  HeadArray InState(const CudaState& state, int64_t offset) const {
-    return {reinterpret_cast<uint64_t>(state.memory()) + offset, layout_.size,
-            layout_.size * spec_.heads};
+  // An array of every head of a piece of memory (LayerGroup).
+  HeadArray InPiece(const uint8_t* piece, int64_t offset) const {
+    return {reinterpret_cast<uint64_t>(piece) + offset, layout_.size,
+            layout_.size * spec_.key_heads()};
   }
-  TokenArrays Buffer(const CudaState& state) const {
-    return {InState(state, layout_.far_keys), InState(state, layout_.near_keys),
-            InState(state, layout_.values), InState(state, layout_.decay_sums)};
+  TokenArrays Buffer(const uint8_t* piece) const {
+    return {InPiece(piece, layout_.far_keys), InPiece(piece, layout_.near_keys),
+            InPiece(piece, layout_.values), InPiece(piece, layout_.decay_sums)};
   }
   // The tokens of the workspace from `token` on.
   TokenArrays Gathered(int64_t token) const {
@@ -45,28 +47,33 @@ class Planner {
             array(addresses_.decay_sums, sizeof(float))};
   }
   HeadArray Snapshot(int64_t index, int64_t offset) const {
-    return {addresses_.snapshots + index * spec_.heads * shape_.snapshot_bytes + offset,
+    return {addresses_.snapshots + index * spec_.key_heads() * shape_.snapshot_bytes + offset,
             shape_.snapshot_bytes, 0};
   }
 
-  void AddRecurrent(const Segment& segment) {
-    const auto& state = static_cast<const CudaState&>(*segment.state);
-    const int64_t b = spec_.block, position = state.position();
+  void AddRecurrent(const Segment& segment, const uint8_t* memory) {
+    const int64_t b = spec_.block, position = segment.state->position();
     const int64_t first_block = position / b, last_block = (position + segment.rows - 1) / b;
     const int64_t offset = position % b;
-    const HeadArray sums = InState(state, 0), weights = InState(state, layout_.z);
+    const HeadArray sums = InPiece(memory, 0), weights = InPiece(memory, layout_.z);
+    const TokenArrays buffer = Buffer(memory);
     if (offset == 0 && position > 0 && shape_.walks) {
-      plan.early_walks.jobs.push_back({Buffer(state), sums, weights, -1, 1});
+      plan.early_walks.jobs.push_back({buffer, sums, weights, -1, 1});
     } else if (offset == 0 && position > 0) {
-      plan.early_folds.jobs.push_back({Buffer(state), needs.partials});
-      plan.early_scans.jobs.push_back(
-          {sums, weights, needs.partials++, -1, 1, InState(state, layout_.decay_sums)});
+      plan.early_folds.jobs.push_back({buffer, needs.partials});
+      plan.early_scans.jobs.push_back({sums, weights, needs.partials++, -1, 1, buffer.decay_sums});
     }
     if (first_block == last_block) {
-      plan.stores.jobs.push_back({Buffer(state), nullptr, 0, segment.first_row, segment.rows,
-                                  static_cast<int32_t>(offset)});
-      Queries({Buffer(state), nullptr, sums, weights, first_block, 0, segment.first_row,
-               segment.rows, static_cast<int32_t>(offset), first_block > 0},
+      plan.stores.jobs.push_back(
+          {buffer, nullptr, 0, segment.first_row, segment.rows, static_cast<int32_t>(offset)});
+      Queries({.keys = buffer,
+               .sums = sums,
+               .weights = weights,
+               .block = first_block,
+               .row = segment.first_row,
+               .count = segment.rows,
+               .block_offset = static_cast<int32_t>(offset),
+               .past = first_block > 0},
               true);
       return;
     }
@@ -75,7 +82,7 @@ class Planner {
     const int64_t gathered = needs.tokens;
     needs.tokens += (last_block - first_block + 1) * b;
     if (offset > 0) {
-      plan.copies.jobs.push_back({Buffer(state), Gathered(gathered), static_cast<int32_t>(offset)});
+      plan.copies.jobs.push_back({buffer, Gathered(gathered), static_cast<int32_t>(offset)});
     }
     plan.stores.jobs.push_back({Gathered(gathered), nullptr, 0, segment.first_row, segment.rows,
                                 static_cast<int32_t>(offset)});
@@ -93,16 +100,14 @@ class Planner {
       const bool snapshot = i < folds;
       const HeadArray far = snapshot ? Snapshot(snapshots + i, 0) : sums;
       const HeadArray z = snapshot ? Snapshot(snapshots + i, shape_.snapshot_z) : weights;
-      AttendJob job{Gathered(gathered + i * b),
-                    nullptr,
-                    far,
-                    z,
-                    block,
-                    0,
-                    static_cast<int32_t>(segment.first_row + row),
-                    static_cast<int32_t>(count),
-                    static_cast<int32_t>(from),
-                    block > 0};
+      AttendJob job{.keys = Gathered(gathered + i * b),
+                    .sums = far,
+                    .weights = z,
+                    .block = block,
+                    .row = static_cast<int32_t>(segment.first_row + row),
+                    .count = static_cast<int32_t>(count),
+                    .block_offset = static_cast<int32_t>(from),
+                    .past = block > 0};
       if (shape_.walks) {
         job.walk = static_cast<int32_t>(plan.walks.jobs.size()) - 1;
         job.stored = static_cast<int32_t>(i + 1);
@@ -111,7 +116,7 @@ class Planner {
       row += count;
     }
     const int64_t tail = position + segment.rows - last_block * b;
-    plan.late_stores.jobs.push_back({Buffer(state), nullptr, 0,
+    plan.late_stores.jobs.push_back({buffer, nullptr, 0,
                                      static_cast<int32_t>(segment.first_row + segment.rows - tail),
                                      static_cast<int32_t>(tail), 0});
   }
@@ -131,39 +136,62 @@ class Planner {
     }
   }
 
-  void AddCached(const Segment& segment) {
-    const auto& state = static_cast<const CudaState&>(*segment.state);
-    const int64_t b = spec_.block;
+  void AddCached(const Segment& segment, const LayerGroup& group) {
+    const int64_t b = spec_.block, sink_blocks = spec_.SinkTokens() / b;
     const auto* table =
         reinterpret_cast<uint8_t* const*>(addresses_.tables + needs.blocks * sizeof(uint8_t*));
-    needs.blocks += std::ssize(state.blocks());
+    needs.blocks += std::ssize(group.pieces);
     // The memory for the results of parts grows with the past. It is spent on decoding, and not on
     // the ends of a prompt's chunk.
     const bool few = segment.rows <= shape_.few_rows;
     for (int64_t row = 0; row < segment.rows;) {
-      const int64_t token = state.position() + row;
+      const int64_t token = segment.state->position() + row, block = token / b;
       const int64_t count = std::min<int64_t>(segment.rows - row, b - token % b);
-      const auto in_block = [&](int64_t offset) {
-        return HeadArray{static_cast<uint64_t>(offset), layout_.size, layout_.size * spec_.heads};
-      };
-      const TokenArrays keys = {HeadArray(), in_block(layout_.near_keys), in_block(layout_.values),
-                                HeadArray()};
+      const TokenArrays keys = {HeadArray(), InPiece(nullptr, layout_.near_keys),
+                                InPiece(nullptr, layout_.values), HeadArray()};
       const auto first_row = static_cast<int32_t>(segment.first_row + row);
       const auto offset = static_cast<int32_t>(token % b);
+      const int64_t place = block < sink_blocks ? block : block - group.dropped;
       plan.stores.jobs.push_back(
-          {keys, table, token / b, first_row, static_cast<int32_t>(count), offset});
-      Queries({keys, table, HeadArray(), HeadArray(), token / b, 0, first_row,
-               static_cast<int32_t>(count), offset, 0},
+          {keys, table, place, first_row, static_cast<int32_t>(count), offset});
+      Queries({.keys = keys,
+               .table = table,
+               .sums = {},
+               .weights = {},
+               .block = block,
+               .sink_blocks = static_cast<int32_t>(sink_blocks),
+               .dropped = group.dropped,
+               .row = first_row,
+               .count = static_cast<int32_t>(count),
+               .block_offset = offset},
               few);
       row += count;
     }
   }
 
+  // The part of a key, counted from the first token of the sequence.
+  int64_t PartOf(int64_t token) const {
+    return token / spec_.block * NearParts(spec_.block) + token % spec_.block / kPartKeys;
+  }
+
+  // Sets the near parts of a job, and returns the number of all its parts. A part without a key that a
+  // row attends to adds nothing to it, so that neighbouring rows change no bit.
+  int64_t SetParts(AttendJob* job) const {
+    const int64_t token = job->block * spec_.block + job->block_offset;
+    const int64_t end = PartOf(token + job->count - 1) + 1;
+    if (!spec_.kv_cache()) {
+      job->first_part = PartOf(job->block * spec_.block);
+    } else if (spec_.window > 0) {
+      const int64_t sinks = spec_.sinks > 0 ? std::min(PartOf(spec_.sinks - 1) + 1, end) : 0;
+      job->sink_parts = static_cast<int32_t>(sinks);
+      job->first_part = std::max(sinks, PartOf(spec_.FirstVisible(token)));
+    }
+    return (job->past != 0 ? shape_.far_parts : 0) + job->sink_parts + end - job->first_part;
+  }
+
   // Adds queries of one block: part by part if `few` and the rows are few, else cut into tiles.
   void Queries(AttendJob job, bool few) {
-    const int64_t earlier = spec_.kv_cache() ? job.block * NearParts(spec_.block) : 0;
-    const int64_t parts =
-        (job.past != 0 ? shape_.far_parts : 0) + earlier + NearParts(job.block_offset + job.count);
+    const int64_t parts = SetParts(&job);
     if (few && job.count <= shape_.few_rows && parts <= kMaxParts) {
       job.partial = needs.parts;
       needs.parts += parts * job.count;
@@ -178,6 +206,7 @@ class Planner {
       job.row = row + i;
       job.block_offset = offset + i;
       job.count = static_cast<int32_t>(std::min<int64_t>(rows - i, shape_.tile_rows));
+      SetParts(&job);
       plan.tiles.jobs.push_back(job);
     }
   }
@@ -213,7 +242,13 @@ WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, 
   WorkspaceNeeds max;
   if (spec.kv_cache()) {
     max.blocks = blocks;
-    max.parts = shape.few_rows * blocks * NearParts(b);
+    // A segment of few rows reads the blocks of its window, two that it shares with others, and the sinks.
+    int64_t read = blocks;
+    if (spec.window > 0) {
+      const int64_t visible = 2 * int64_t{spec.window} + shape.few_rows + spec.SinkTokens();
+      read = std::min(read, segments * (visible / b + 2));
+    }
+    max.parts = shape.few_rows * read * NearParts(b);
     max.few = shape.few_rows > 0 ? rows : 0;
     return max;
   }

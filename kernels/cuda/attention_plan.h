@@ -25,7 +25,7 @@ struct WorkspaceNeeds {
   void Include(const WorkspaceNeeds& other);
 };
 
-// Device addresses of the workspace arrays. T: attention_general.cuh.
+// Device addresses of the workspace arrays. Heads are kv heads. T: attention_general.cuh.
 struct WorkspaceAddresses {
   uint64_t far_keys = 0;    // [heads][tokens][far_dim] of T
   uint64_t near_keys = 0;   // [heads][tokens][near_dim] of T
@@ -33,6 +33,8 @@ struct WorkspaceAddresses {
   uint64_t decay_sums = 0;  // [heads][tokens] of float32; with a decay gate
   uint64_t snapshots = 0;   // [snapshots][heads]: S as queries read it, then z
   uint64_t tables = 0;      // [blocks]: addresses of KV blocks, segment by segment
+
+  bool operator==(const WorkspaceAddresses&) const = default;
 };
 
 template <typename Job>
@@ -91,7 +93,7 @@ inline int64_t NearParts(int64_t keys) { return (keys + kPartKeys - 1) / kPartKe
 
 WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const Segment> segments);
 // At least the needs of any step of `rows` rows and `segments` segments; `blocks` is the number of
-// blocks of all KV states together.
+// blocks of all KV states together, in the layers of one group.
 WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, int64_t blocks);
 AttentionPlan MakePlan(const PlanShape& shape, std::span<const Segment> segments,
                        const WorkspaceNeeds& needs, const WorkspaceAddresses& addresses);

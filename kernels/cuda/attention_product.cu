@@ -32,6 +32,7 @@ void CudaBackend::MixedSketchAttention(const AttentionSpec& spec, int layer,
   const CudaMatrix& w = Cast(matrix);
   const int64_t rows = std::ssize(input.positions), heads = rows * spec.heads;
   if (!PassesHalves(rows, w) || !attention_.TakesBf16Rows(spec) || !SketchIsFused(*input.network) ||
+      input.thetas.empty() ||
       !NormsHeads(spec.head_dim,
                   {input.qkv, input.qk, input.near_qk, input.near_q_norm.scale,
                    input.near_q_norm.bias, input.near_k_norm.scale, input.near_k_norm.bias})) {

@@ -16,6 +16,8 @@ namespace polysketch::cuda {
 // A kernel argument.
 struct AttentionShape {
   int heads = 0, d = 0, far_dim = 0, near_dim = 0, block = 0;
+  int kv_heads = 0;  // of keys, values, gates and states
+  int group = 1;     // heads of queries for each of them
   int features = 0;
   int tiles = 0;  // far_dim / 8 of packed symmetric features; 0: features are the far rows
   // weight = dot^near_power, or exp(dot * scale) if 0; with coefficients PolynomialSquare
@@ -23,7 +25,10 @@ struct AttentionShape {
   float scale = 1;
   float offset = 0;
   float stabilizer = 0;
-  int layer = 0;
+  // AttentionSpec::Visible. window 0: all keys.
+  int window = 0, sinks = 0;
+  bool sliding = true;
+  int layer = 0;  // of its group
   // The packed batch (kernels/backend.h).
   const float* near_q = nullptr;
   const float* near_k = nullptr;
@@ -120,12 +125,43 @@ __device__ __forceinline__ T* InBlock(const uint8_t* block, const HeadArray& arr
                               array.layer_stride * layer + array.head_stride * head);
 }
 
-// An array of a job: in block `block` of `table`, or, if that is null, at its own address.
+// An array of a job: in the block at a place of `table`, or, if that is null, at its own address.
 template <typename T>
-__device__ __forceinline__ T* Array(const HeadArray& array, uint8_t* const* table, int64_t block,
+__device__ __forceinline__ T* Array(const HeadArray& array, uint8_t* const* table, int64_t place,
                                     int layer, int head) {
-  return table != nullptr ? InBlock<T>(table[block], array, layer, head)
+  return table != nullptr ? InBlock<T>(table[place], array, layer, head)
                           : At<T>(array, layer, head);
+}
+
+// The place of a block in the table of a job.
+__device__ __forceinline__ int64_t PlaceOf(const AttendJob& job, int64_t block) {
+  return block < job.sink_blocks ? block : block - job.dropped;
+}
+// An array of a job in block `block`.
+template <typename T>
+__device__ __forceinline__ T* Array(const HeadArray& array, const AttendJob& job, int64_t block,
+                                    int layer, int head) {
+  return Array<T>(array, job.table, PlaceOf(job, block), layer, head);
+}
+
+// The kv head of a query head.
+__device__ __forceinline__ int KvHead(const AttentionShape& shape, int head) {
+#if defined(POLYSKETCH_FAULT_KV_HEAD)
+  return head % shape.kv_heads;
+#else
+  return head / shape.group;
+#endif
+}
+
+// The first key after the sinks that token `t` attends to; only with a window.
+__device__ __forceinline__ int64_t FirstVisible(const AttentionShape& shape, int64_t t) {
+#if defined(POLYSKETCH_FAULT_WINDOW_MASK)
+  const int64_t first = shape.sliding ? t - shape.window : (t / shape.window - 1) * shape.window;
+#else
+  const int64_t first =
+      shape.sliding ? t - shape.window + 1 : (t / shape.window - 1) * shape.window;
+#endif
+  return first > 0 ? first : 0;
 }
 
 __device__ __forceinline__ float Widen(float x) { return x; }

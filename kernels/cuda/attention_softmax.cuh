@@ -68,19 +68,31 @@ __device__ __forceinline__ void ForScores(float (&scores)[kSoftmaxSteps][M][2][4
   }
 }
 
-// Adds a part to the sums of a warp's rows. queries: the rows, padded, in shared memory.
+// Adds a part to the sums of a warp's rows. queries: the rows, padded, in shared memory. first_row,
+// first_key: tokens of the sequence that are the warp's first row and the part's first key.
 template <int D, int M>
-__device__ __forceinline__ void AddSoftmaxPart(float scale, const Bf16* queries,
+__device__ __forceinline__ void AddSoftmaxPart(const AttentionShape& shape, const Bf16* queries,
                                                const PartBuffer<D>& buffer, const KeyLimits& limits,
+                                               int64_t first_row, int64_t first_key,
                                                RowSums<D, M>* total) {
   const uint32_t ones = threadIdx.x % kWarpSize / 4 == 0 ? 0x3f803f80u : 0u;
   float scores[kSoftmaxSteps][M][2][4] = {};
-  PartScores<D, M>(scale, queries, buffer.keys, scores);
-  if (limits.Common() < kPartKeysTensor) {  // the weights of -inf are 0
+  PartScores<D, M>(shape.scale, queries, buffer.keys, scores);
+  // The weights of -inf are 0.
+  if (limits.Common() < kPartKeysTensor) {
     ForRows<M>([&](int m, int half, int) {
       const int limit = limits.Of(m, half);
       ForScores<M>(scores, m, half, [&](float* score, int key) {
         if (key >= limit) *score = -INFINITY;
+      });
+    });
+  }
+  if (shape.window > 0 && first_key < FirstVisible(shape, first_row + 16 * M - 1)) {
+    const int64_t sinks = shape.sinks - first_key;
+    ForRows<M>([&](int m, int half, int r) {
+      const int64_t from = FirstVisible(shape, first_row + r) - first_key;
+      ForScores<M>(scores, m, half, [&](float* score, int key) {
+        if (key < from && key >= sinks) *score = -INFINITY;
       });
     });
   }
@@ -142,16 +154,31 @@ __device__ __forceinline__ void CopyPart(const Bf16* from, int valid, Bf16* to, 
   }
 }
 
-// The parts of keys of a KV cache, in order.
+// The parts of keys of a KV cache that a job reads, in order.
 struct KeyCursor {
   int block = 0;
   int first = 0;  // key of the block
-  // block_size: keys of a block.
-  __device__ __forceinline__ void Next(int block_size) {
+  int sinks;      // parts left before those that are skipped
+
+  __device__ __forceinline__ KeyCursor(const AttendJob& job, int per_block)
+      : sinks(job.sink_parts) {
+    if (sinks == 0) Skip(job, per_block);
+  }
+  // block_size: keys of a block, of per_block parts.
+  __device__ __forceinline__ void Next(const AttendJob& job, int per_block, int block_size) {
     first += kPartKeysTensor;
-    if (first < block_size) return;
-    first = 0;
-    ++block;
+    if (first >= block_size) {
+      first = 0;
+      ++block;
+    }
+    if (sinks > 0 && --sinks == 0) Skip(job, per_block);
+  }
+
+ private:
+  __device__ __forceinline__ void Skip(const AttendJob& job, int per_block) {
+    const auto part = static_cast<int>(job.first_part);
+    block = part / per_block;
+    first = part % per_block * kPartKeysTensor;
   }
 };
 
@@ -162,7 +189,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     AttendSoftmax(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = kSoftmaxTiles;
   const AttendJob job = jobs[gridDim.x - 1 - blockIdx.x];
-  const int head = blockIdx.y, thread = threadIdx.x;
+  const int head = blockIdx.y, kv = KvHead(shape, head), thread = threadIdx.x;
+  const PartList parts(shape, job, job.block_offset + job.count - 1);
   auto* shared = SharedMemory<uint8_t>();
   const auto buffer = [&](int stage) {
     return PartBuffer<D>(shared + QueryBytes(kSoftmaxRows, 0, D) + stage * PartBuffer<D>::Bytes(D),
@@ -174,11 +202,11 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     return (at.block < own ? shape.block : job.block_offset + job.count) - at.first;
   };
   const auto in_block = [&](const HeadArray& array) {
-    return array.base + array.layer_stride * shape.layer + array.head_stride * head;
+    return array.base + array.layer_stride * shape.layer + array.head_stride * kv;
   };
   const uint64_t keys = in_block(job.keys.near_keys), values = in_block(job.keys.values);
-  KeyCursor ahead;
-  const uint8_t* data = job.table[0];
+  KeyCursor ahead(job, parts.per_block);
+  const uint8_t* data = job.table[PlaceOf(job, ahead.block)];
   const auto load = [&](int64_t, int stage) {
     const PartBuffer<D> to = buffer(stage);
     const auto rows = [&](uint64_t array) {
@@ -186,25 +214,27 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     };
     CopyPart<D>(rows(keys), held(ahead), to.keys, thread);
     CopyPart<D>(rows(values), held(ahead), to.values, thread);
-    ahead.Next(shape.block);
+    const int block = ahead.block;
+    ahead.Next(job, parts.per_block, shape.block);
     // The address of the next block arrives while this part is computed.
-    if (ahead.first == 0 && ahead.block <= own) data = job.table[ahead.block];
+    if (ahead.block != block && ahead.block <= own) data = job.table[PlaceOf(job, ahead.block)];
   };
   load(0, 0);
   const Queries queries(shape, job, head, shared, kSoftmaxRows, kSoftmaxRows, thread, kTileThreads);
 
   const int row = thread / kWarpSize * 16 * M;
   const Bf16* of_warp = queries.near + row * (D + kRowPad);
-  const PartList parts(shape, job, job.block_offset + job.count - 1);
+  const int64_t first_row = job.block * shape.block + job.block_offset + row;
   RowSums<D, M> total;
   total.Clear();
-  KeyCursor now;
+  KeyCursor now(job, parts.per_block);
   ForParts(parts.size(), load, [&](int64_t, int stage) {
     const KeyLimits limits{job.block_offset + row - now.first + 1, min(kPartKeysTensor, held(now)),
                            now.block == own};
-    now.Next(shape.block);
+    const int64_t first_key = static_cast<int64_t>(now.block) * shape.block + now.first;
+    now.Next(job, parts.per_block, shape.block);
     if (row >= job.count || limits.End(M) <= 0) return;
-    AddSoftmaxPart<D, M>(shape.scale, of_warp, buffer(stage), limits, &total);
+    AddSoftmaxPart<D, M>(shape, of_warp, buffer(stage), limits, first_row, first_key, &total);
   });
   StoreRows<D, M>(shape, job, head, row, total);
 }

@@ -46,7 +46,7 @@ __host__ __device__ constexpr int StoreChunks(int width) {
   return (width + kStoreChunk - 1) / kStoreChunk;
 }
 
-// blockIdx: job, head, slice. A thread stores a chunk of a row of one of the arrays at a time. Sets
+// blockIdx: job, kv head, slice. A thread stores a chunk of a row of one of the arrays at a time. Sets
 // the counters [count] of the kernels that follow to zero. GATED, here and below: with a decay gate.
 template <typename T, bool GATED>
 __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t* counters,
@@ -58,8 +58,8 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
   const StoreJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, layer = shape.layer;
   if constexpr (GATED) StoreDecaySums(shape, job, head);
-  T* near_keys = Array<T>(job.to.near_keys, job.table, job.block, layer, head);
-  T* values = Array<T>(job.to.values, job.table, job.block, layer, head);
+  T* near_keys = Array<T>(job.to.near_keys, job.table, job.place, layer, head);
+  T* values = Array<T>(job.to.values, job.table, job.place, layer, head);
   // In unmixed kinds the far keys equal the near keys; the workspace has both.
   T* far_keys = shape.far_dim > 0 ? At<T>(job.to.far_keys, layer, head) : nullptr;
   const int near = StoreChunks(shape.near_dim), near_and_values = near + StoreChunks(shape.d);
@@ -68,7 +68,7 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
                static_cast<int>(gridDim.z * blockDim.x));
   for (const int rows = job.count; at.row < rows; at.Next()) {
     const int row = at.row, chunk = at.piece;
-    const int64_t m = job.row + row, token = job.first + row, of_head = m * shape.heads + head;
+    const int64_t m = job.row + row, token = job.first + row, of_head = m * shape.kv_heads + head;
     if (chunk < near) {
       StoreChunk(shape.near_k, shape.rows.near_k, of_head * shape.near_dim, shape.near_dim, chunk,
                  near_keys + token * shape.near_dim);
@@ -93,7 +93,7 @@ __device__ void CopyArray(const HeadArray& from, const HeadArray& to, int layer,
   }
 }
 
-// blockIdx: job, head, slice.
+// blockIdx: job, kv head, slice.
 template <typename T, bool GATED>
 __global__ void CopyTokens(AttentionShape shape, const CopyJob* jobs) {
   const CopyJob& job = jobs[blockIdx.x];
@@ -136,7 +136,7 @@ struct PlaneState {
 
 constexpr int kScanAhead = 4;  // partial sums that a thread loads at a time
 
-// blockIdx: job, head, slice of the elements. A thread adds all partial sums to its elements.
+// blockIdx: job, kv head, slice of the elements. A thread adds all partial sums to its elements.
 template <typename Format, bool GATED>
 __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const float* partials,
                            uint8_t* snapshots, int64_t snapshot_bytes, int64_t snapshot_z) {
@@ -147,9 +147,10 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
   uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
   float* z = At<float>(job.weights, shape.layer, head);
   const float* decay_sums = GATED ? At<float>(job.decay_sums, shape.layer, head) : nullptr;
-  partials += (job.partial * shape.heads + head) * elements;
-  if (job.snapshots >= 0) snapshots += (job.snapshots * shape.heads + head) * snapshot_bytes;
-  const int64_t next_partial = shape.heads * elements, next_snapshot = shape.heads * snapshot_bytes;
+  partials += (job.partial * shape.kv_heads + head) * elements;
+  if (job.snapshots >= 0) snapshots += (job.snapshots * shape.kv_heads + head) * snapshot_bytes;
+  const int64_t next_partial = shape.kv_heads * elements;
+  const int64_t next_snapshot = shape.kv_heads * snapshot_bytes;
   for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < elements;
        e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
     const bool is_sum = e < sums;
@@ -191,7 +192,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
 }
 
 // Adds blocks to the states of a segment, and stores what the queries of each block read. blockIdx:
-// 64 features, head, job.
+// 64 features, kv head, job.
 template <bool GATED>
 __global__ void __launch_bounds__(kWalkThreads)
     WalkSegments(AttentionShape shape, const WalkJob* jobs, uint8_t* snapshots,
@@ -203,9 +204,9 @@ __global__ void __launch_bounds__(kWalkThreads)
   uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
   float* z = At<float>(job.weights, shape.layer, head);
   const bool is_read = job.snapshots >= 0;  // by queries, which wait for the states
-  const int64_t place = job.snapshots * shape.heads + head;
+  const int64_t place = job.snapshots * shape.kv_heads + head;
   uint8_t* snapshot = is_read ? snapshots + place * snapshot_bytes : snapshots;
-  const int64_t next = shape.heads * snapshot_bytes;
+  const int64_t next = shape.kv_heads * snapshot_bytes;
   const auto store = [&](const WalkSums& state, int index) {
     if (!is_read) return;
     if (index > 0) progress.Add(blockIdx.z, head, feature, index);

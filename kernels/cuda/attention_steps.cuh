@@ -60,8 +60,8 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
   __syncwarp();
   const PartBuffer<D> buffer(memory.ring.Await(piece), shape.near_dim);
   RowSums<D, 1> sums;
-  ComputePart<D, 1, GATED>(shape, job, head, parts, piece - first, 0, queries.far, queries.far_size,
-                           queries.near, queries.near_size, buffer, &sums);
+  ComputePart<D, 1, GATED>(shape, job, KvHead(shape, head), parts, piece - first, 0, queries.far,
+                           queries.far_size, queries.near, queries.near_size, buffer, &sums);
   StoreResults(job.count, sums, [&](int) { return memory.Result(piece); });
   __syncwarp();
   int32_t* arrivals = memory.arrivals + item % kStepItems;
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     if (warp >= kStepWarps) {
       for (uint32_t i = 0; i < count; ++i) {
         const PartBuffer<D> buffer(memory.ring.Begin(first + i), shape.near_dim);
-        LoadPart<D, GATED>(shape, job, head, parts, i, buffer, thread - kStepWarps * kWarpSize,
-                           kStepFillers * kWarpSize);
+        LoadPart<D, GATED>(shape, job, KvHead(shape, head), parts, i, buffer,
+                           thread - kStepWarps * kWarpSize, kStepFillers * kWarpSize);
         memory.ring.End(first + i);
       }
     } else {

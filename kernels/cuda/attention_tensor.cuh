@@ -23,45 +23,50 @@ constexpr int TileRows() {
   return kTileWarps * 16 * RowTiles<D>();
 }
 
-// The parts of a job, in order: far parts, earlier blocks (KV kinds), the block of the queries.
+// The parts of a job, in order: far parts; near parts of sinks, then the others up to those of the
+// queries.
 struct PartList {
-  int far, per_block, own;
-  int64_t earlier;
+  int far, per_block, sinks;
+  int64_t skipped;  // near parts between those of sinks and the others
+  int64_t own;      // of the queries' block, the first one
+  int64_t end;      // the last one + 1
   __device__ PartList(const AttentionShape& shape, const AttendJob& job, int last_offset)
       : far(job.past != 0 ? (shape.features + kPartFeatures - 1) / kPartFeatures : 0),
         per_block((shape.block + kPartKeysTensor - 1) / kPartKeysTensor),
-        own(last_offset / kPartKeysTensor + 1),
-        earlier(job.table != nullptr ? job.block * per_block : 0) {}
-  __device__ int64_t size() const { return far + earlier + own; }
+        sinks(job.sink_parts),
+        skipped(job.first_part - job.sink_parts),
+        own(job.block * per_block),
+        end(own + last_offset / kPartKeysTensor + 1) {}
+  __device__ int64_t size() const { return far + end - skipped; }
   // The block and the first key of a near part.
   __device__ void Near(int64_t part, int64_t own_block, int64_t* block, int* first) const {
-    const int64_t near = part - far;
-    *block = near < earlier ? near / per_block : own_block;
-    *first = static_cast<int>(near < earlier ? near % per_block : near - earlier) * kPartKeysTensor;
+    const int64_t near = part - far, at = near < sinks ? near : near + skipped;
+    *block = at < own ? at / per_block : own_block;
+    *first = static_cast<int>(at < own ? at % per_block : at - own) * kPartKeysTensor;
   }
 };
 
-// GATED, here and below: with a decay gate.
+// kv: the kv head. GATED, here and below: with a decay gate.
 template <int D, bool GATED>
-__device__ __forceinline__ void LoadPart(const AttentionShape& shape, const AttendJob& job,
-                                         int head, const PartList& parts, int64_t part,
+__device__ __forceinline__ void LoadPart(const AttentionShape& shape, const AttendJob& job, int kv,
+                                         const PartList& parts, int64_t part,
                                          const PartBuffer<D>& buffer, int thread, int threads) {
   if (part < parts.far) {
-    LoadFarPart<D>(shape, At<Bf16>(job.sums, shape.layer, head),
-                   At<float>(job.weights, shape.layer, head), static_cast<int>(part), buffer,
-                   thread, threads);
+    LoadFarPart<D>(shape, At<Bf16>(job.sums, shape.layer, kv),
+                   At<float>(job.weights, shape.layer, kv), static_cast<int>(part), buffer, thread,
+                   threads);
   } else {
     int64_t block;
     int first;
     parts.Near(part, job.block, &block, &first);
     const int count = block < job.block ? shape.block : job.block_offset + job.count;
     const auto rows = [&](const HeadArray& place, int width) {
-      return RowArray{Array<Bf16>(place, job.table, block, shape.layer, head), width};
+      return RowArray{Array<Bf16>(place, job, block, shape.layer, kv), width};
     };
     LoadNearPart<D>(shape, rows(job.keys.near_keys, shape.near_dim), rows(job.keys.values, D),
                     first, count, buffer, thread, threads);
     if constexpr (GATED) {
-      CopyDecaySums(At<float>(job.keys.decay_sums, shape.layer, head) + first, count - first,
+      CopyDecaySums(At<float>(job.keys.decay_sums, shape.layer, kv) + first, count - first,
                     buffer.decay_sums, kPartKeysTensor, thread, threads);
     }
   }
@@ -69,14 +74,14 @@ __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const Atte
 
 // G of a job's rows from `row` on.
 __device__ __forceinline__ const float* RowDecaySums(const AttentionShape& shape,
-                                                     const AttendJob& job, int head, int row) {
-  return At<float>(job.keys.decay_sums, shape.layer, head) + job.block_offset + row;
+                                                     const AttendJob& job, int kv, int row) {
+  return At<float>(job.keys.decay_sums, shape.layer, kv) + job.block_offset + row;
 }
 
 // Computes a part from zero. row: the warp's first row in the job.
 template <int D, int M, bool GATED>
 __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const AttendJob& job,
-                                            int head, const PartList& parts, int64_t part, int row,
+                                            int kv, const PartList& parts, int64_t part, int row,
                                             const Bf16* far_q, int far_size, const Bf16* near_q,
                                             int near_size, const PartBuffer<D>& buffer,
                                             RowSums<D, M>* sums) {
@@ -91,9 +96,13 @@ __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const A
   const KeyLimits limits{job.block_offset + row - first + 1, min(kPartKeysTensor, held - first),
                          block == job.block};
   if constexpr (GATED) {
-    const NearDecay<M> decay(RowDecaySums(shape, job, head, row), job.count - row,
-                             buffer.decay_sums);
+    const NearDecay<M> decay(RowDecaySums(shape, job, kv, row), job.count - row, buffer.decay_sums);
     NearPart<D, M>(shape, near_q, near_size, buffer, limits, decay, sums);
+  } else if (shape.window > 0) {
+    const int64_t own = job.block * shape.block;
+    const WindowLimits<M> visible(shape, limits, own + job.block_offset + row,
+                                  block * shape.block + first);
+    NearPart<D, M>(shape, near_q, near_size, buffer, visible, NoDecay(), sums);
   } else {
     NearPart<D, M>(shape, near_q, near_size, buffer, limits, NoDecay(), sums);
   }
@@ -169,7 +178,7 @@ __global__ void __launch_bounds__(kTileThreads)
     AttendTiles(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = RowTiles<D>();
   const AttendJob job = jobs[blockIdx.x];
-  const int head = blockIdx.y, thread = threadIdx.x;
+  const int head = blockIdx.y, kv = KvHead(shape, head), thread = threadIdx.x;
   auto* shared = SharedMemory<uint8_t>();
   uint8_t* stages = shared + QueryBytes(TileRows<D>(), shape.far_dim, shape.near_dim);
   const PartList parts(shape, job, job.block_offset + job.count - 1);
@@ -177,7 +186,7 @@ __global__ void __launch_bounds__(kTileThreads)
     return PartBuffer<D>(stages + stage * PartBuffer<D>::Bytes(shape.near_dim), shape.near_dim);
   };
   const auto load = [&](int64_t part, int stage) {
-    LoadPart<D, GATED>(shape, job, head, parts, part, buffer(stage), thread, kTileThreads);
+    LoadPart<D, GATED>(shape, job, kv, parts, part, buffer(stage), thread, kTileThreads);
   };
   load(0, 0);
   const Queries queries(shape, job, head, shared, TileRows<D>(), TileRows<D>(), thread,
@@ -189,11 +198,11 @@ __global__ void __launch_bounds__(kTileThreads)
   RowSums<D, M> total, sums;
   total.Clear();
   ForParts(parts.size(), load, [&](int64_t part, int stage) {
-    ComputePart<D, M, GATED>(shape, job, head, parts, part, row, far_q, queries.far_size, near_q,
+    ComputePart<D, M, GATED>(shape, job, kv, parts, part, row, far_q, queries.far_size, near_q,
                              queries.near_size, buffer(stage), &sums);
     Merge<D, M>(shape.near_power == 0, sums, &total);
     if (GATED && part + 1 == parts.far) {
-      DecayFarPart(RowDecaySums(shape, job, head, row), job.count - row, &total);
+      DecayFarPart(RowDecaySums(shape, job, kv, row), job.count - row, &total);
     }
   });
 
@@ -206,22 +215,22 @@ template <int NEAR, int POWER, bool GATED>
 __global__ void __launch_bounds__(kGroupThreads, 2)
     AttendGroups(AttentionShape shape, const AttendJob* jobs, WalkProgress progress) {
   const AttendJob& job = jobs[blockIdx.y];
-  const int head = blockIdx.x, layer = shape.layer;
+  const int head = blockIdx.x, kv = KvHead(shape, head), layer = shape.layer;
   const GroupMemory memory(SharedMemory<uint8_t>(), shape.far_dim);
-  const GroupRows rows{At<Bf16>(job.sums, layer, head),
-                       At<float>(job.weights, layer, head),
-                       {At<Bf16>(job.keys.near_keys, layer, head), NEAR},
-                       {At<Bf16>(job.keys.values, layer, head), 64},
+  const GroupRows rows{At<Bf16>(job.sums, layer, kv),
+                       At<float>(job.weights, layer, kv),
+                       {At<Bf16>(job.keys.near_keys, layer, kv), NEAR},
+                       {At<Bf16>(job.keys.values, layer, kv), 64},
                        shape.tiles,
                        shape.features,
                        job.past != 0,
                        job.block_offset,
                        job.count,
                        shape.stabilizer,
-                       GATED ? At<float>(job.keys.decay_sums, layer, head) : nullptr};
+                       GATED ? At<float>(job.keys.decay_sums, layer, kv) : nullptr};
   GroupAttention<NEAR, POWER, GATED> attention(rows, memory);
   if (job.walk >= 0) {
-    progress.Await(job.walk, head, job.stored);
+    progress.Await(job.walk, kv, job.stored);
     __syncthreads();
   }
   attention.Begin();
@@ -315,7 +324,7 @@ __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const Att
       }
       weights = joint.Add(weights, of_row[D]);
       if (GATED && part + 1 == list.far) {  // as DecayFarPart
-        const float kept = expf(*RowDecaySums(shape, job, head, r));
+        const float kept = expf(*RowDecaySums(shape, job, KvHead(shape, head), r));
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) values[i] *= kept;
         weights *= kept;
@@ -344,13 +353,14 @@ __global__ void __launch_bounds__(kWarpSize)
   auto* shared = SharedMemory<uint8_t>();
   const PartBuffer<D> buffer(shared + QueryBytes(16, shape.far_dim, shape.near_dim),
                              shape.near_dim);
-  LoadPart<D, GATED>(shape, job, head, parts, part, buffer, lane, kWarpSize);
+  const int kv = KvHead(shape, head);
+  LoadPart<D, GATED>(shape, job, kv, parts, part, buffer, lane, kWarpSize);
   CommitCopies();
   const Queries queries(shape, job, head, shared, 16, 16, lane, kWarpSize);
   WaitCopies<0>();
   __syncthreads();
   RowSums<D, 1> sums;
-  ComputePart<D, 1, GATED>(shape, job, head, parts, part, 0, queries.far, queries.far_size,
+  ComputePart<D, 1, GATED>(shape, job, kv, parts, part, 0, queries.far, queries.far_size,
                            queries.near, queries.near_size, buffer, &sums);
 
   float* result = results + ResultOffset<D>(shape, job, head, part);
@@ -424,7 +434,7 @@ __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int 
   }
 }
 
-// Sums phi(k) [v, 1] over a full block. blockIdx: job, head, 128 features. A warp sums 32 features,
+// Sums phi(k) [v, 1] over a full block. blockIdx: job, kv head, 128 features. A warp sums 32 features,
 // the rows of the product, over the tokens in order.
 template <int D, bool GATED>
 __global__ void __launch_bounds__(kFoldThreads)
@@ -483,7 +493,7 @@ __global__ void __launch_bounds__(kFoldThreads)
   if (!active) return;
 
   const int64_t size = static_cast<int64_t>(shape.features) * (D + 1);
-  float* out = partials + (job.partial * shape.heads + head) * size;
+  float* out = partials + (job.partial * shape.kv_heads + head) * size;
   float* z = out + static_cast<int64_t>(shape.features) * D;
   ForRows<2>([&](int m, int half, int row) {
     const int f = feature + row;

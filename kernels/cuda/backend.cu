@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/angles.h"
 
 namespace polysketch::cuda {
 namespace {
@@ -103,11 +102,18 @@ std::unique_ptr<const Matrix> CudaBackend::PackMatrix(const HostMatrix& w, bool 
 
 void CudaBackend::Reserve(std::span<const AttentionSpec> layers, int64_t rows, int64_t segments,
                           size_t kv_bytes, const std::function<void()>& ops) {
-  const AttentionSpec& spec = layers.front();
-  const size_t block = StateBytes(layers, 1);
-  const auto blocks = static_cast<int64_t>(spec.kv_cache() ? kv_bytes / block : 0);
-  device_->ReserveBlocks(block, blocks);
-  attention_.Reserve(spec, rows, segments, blocks);
+  if (kv_bytes > 0) ReserveStates(layers, segments, kv_bytes);
+  for (const LayerGroup& group : LayerGroups(layers)) {
+    const AttentionSpec& spec = group.spec;
+    auto blocks = static_cast<int64_t>(spec.kv_cache() ? kv_bytes / group.piece_bytes() : 0);
+    if (kv_bytes > 0 && spec.window > 0) {
+      // A chunk of a prompt has all its blocks until the last layer has run.
+      const int64_t more = rows / spec.block + segments;
+      device_->ReserveBlocks(group.piece_bytes(), more);
+      blocks += more;
+    }
+    attention_.Reserve(spec, rows, segments, blocks);
+  }
   ReserveSampling();
   if (graphs_.enabled()) {
     device_->ReserveRecordings((StepGraphs::kMax + kChunkGraphs) * layers.size() * kLayerLaunches *
@@ -116,7 +122,29 @@ void CudaBackend::Reserve(std::span<const AttentionSpec> layers, int64_t rows, i
   device_->Rehearse(true);
   ops();
   device_->Rehearse(false);
-  angle_dim_ = 0;  // the rehearsal computed no angles
+  angles_of_.clear();  // the rehearsal computed no angles
+}
+
+void CudaBackend::ReserveStates(std::span<const AttentionSpec> layers, int64_t segments,
+                                size_t kv_bytes) {
+  // As many states as may run at once, each as long as fits, and what is left for a group that grows, or
+  // has windows. Other lengths take the blocks of one group for another (Device::TakeBlock).
+  const auto states = std::clamp<int64_t>(static_cast<int64_t>(kv_bytes / StateBytes(layers, 1)), 1,
+                                          std::max<int64_t>(segments, 1));
+  int64_t tokens = 1;
+  for (int64_t step = int64_t{1} << 32; step > 0; step /= 2) {
+    if (StateBytes(layers, tokens + step) <= kv_bytes / states) tokens += step;
+  }
+  const std::vector<LayerGroup> groups = LayerGroups(layers);
+  for (const LayerGroup& group : groups) {
+    device_->ReserveBlocks(group.piece_bytes(), states * group.PiecesFor(tokens));
+  }
+  auto rest = std::ranges::find_if(groups, [](const auto& group) { return group.spec.grows(); });
+  if (rest == groups.end()) {
+    rest = std::ranges::find_if(groups, [](const auto& group) { return group.spec.kv_cache(); });
+  }
+  const size_t left = kv_bytes - std::min(kv_bytes, StateBytes(layers, tokens) * states);
+  device_->ReserveBlocks(rest->piece_bytes(), static_cast<int64_t>(left / rest->piece_bytes()));
 }
 
 void CudaBackend::Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
@@ -129,28 +157,20 @@ void CudaBackend::RunStep(const StepInput& step, const std::function<void()>& op
   // The inputs of the ops are uploaded first, so that the ops only launch kernels.
   UpdateTokens(step.tokens);
   UpdatePositions(step.positions);
-  // All layers have the same attention.
-  UpdateAngles(step.layers.front().head_dim);
-  attention_.Prepare(step.layers.front(), step.segments);
+  attention_.Prepare(step.layers, step.segments);
   StepGraphs::Shape shape = {reinterpret_cast<int64_t>(step.model), step.variant,
                              std::ssize(step.tokens)};
-  attention_.AppendShape(&shape);
+  attention_.AppendShape(step.layers, &shape);
   in_step_ = prefetches_;
   previous_ = nullptr;
   const bool chunk = step.tokens.size() > kDecodingRows * step.segments.size();
-  (chunk ? chunk_graphs_ : graphs_).Run(std::move(shape), ops);
+  (chunk ? chunk_graphs_ : graphs_).Run(std::move(shape), [&] {
+    angles_of_.clear();  // a recording computes its angles itself
+    ops();
+  });
+  angles_of_.clear();
   in_step_ = false;
-}
-
-const float* CudaBackend::Thetas(ThetasByWidth* all, int64_t width,
-                                 std::vector<float> (*make)(int)) {
-  const auto [entry, added] = all->try_emplace(width);
-  if (added) {
-    const std::vector<float> thetas = make(static_cast<int>(width));
-    entry->second = DeviceArray<float>(device_.get(), thetas.size());
-    device_->CopyIn(entry->second.data(), thetas.data(), thetas.size() * sizeof(float));
-  }
-  return entry->second.data();
+  attention_.Finish(step.segments);
 }
 
 void CudaBackend::UpdateTokens(std::span<const int32_t> tokens) {
@@ -158,11 +178,7 @@ void CudaBackend::UpdateTokens(std::span<const int32_t> tokens) {
 }
 
 void CudaBackend::UpdatePositions(std::span<const int64_t> positions) {
-  if (Upload(device_.get(), positions, &host_positions_, &positions_)) angle_dim_ = 0;
-}
-
-void CudaBackend::UpdateAngles(int head_dim) {
-  if (angle_dim_ != head_dim) ComputeAngles(head_dim);
+  if (Upload(device_.get(), positions, &host_positions_, &positions_)) angles_of_.clear();
 }
 
 }  // namespace polysketch::cuda

@@ -27,8 +27,6 @@
 
 namespace polysketch::cuda {
 
-// Whether the kernels compute the norm.
-bool HasNorm(const NormWeights& norm);
 // Whether CudaBackend::NormToHalves takes rows of `width` elements.
 bool NormsToHalves(int64_t width);
 
@@ -40,7 +38,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return name_; }
   int threads() const override { return 1; }
   Status status() const override { return device_->status(); }
-  bool has(BackendFeature feature) const override { return feature == BackendFeature::kDecayGate; }
+  bool has(BackendFeature /*feature*/) const override { return true; }
   bool has_state_format(StateFormat format) const override {
     return format == StateFormat::kF32 || format == StateFormat::kBf16;
   }
@@ -99,21 +97,21 @@ class CudaBackend final : public Backend {
   void SampleRows(float* logits, int64_t width, std::span<const SampleQuery> queries,
                   std::span<SampleResult> answers) override;
 
-  // For benchmarks. Computes the angles of the positions of the last Embed or Rope.
+  // For benchmarks. Computes the angles of the positions of the last Embed or Rope, times thetas.
   Device* device() { return device_.get(); }
   bool has_dense_library() const { return library_ != nullptr; }
-  void ComputeAngles(int head_dim);
+  void ComputeAngles(std::span<const float> thetas);
 
  private:
-  using ThetasByWidth = std::map<int64_t, DeviceArray<float>>;
-
   explicit CudaBackend(std::unique_ptr<Device> device);
-  // The thetas of a width on the device, which make(width) computes the first time.
-  const float* Thetas(ThetasByWidth* all, int64_t width, std::vector<float> (*make)(int));
   // Upload values for all layers of a step; they do nothing if the device has the same values.
   void UpdateTokens(std::span<const int32_t> tokens);
   void UpdatePositions(std::span<const int64_t> positions);
-  void UpdateAngles(int head_dim);
+  // Allocates the memory of states that take `kv_bytes` together.
+  void ReserveStates(std::span<const AttentionSpec> layers, int64_t segments, size_t kv_bytes);
+  // Returns the cosines and sines of the angles, as cos_sin_ has them; null without thetas.
+  const float* UpdateAngles(std::span<const int64_t> positions, const HeadShape& shape,
+                            std::span<const float> thetas);
 
   // --- 16-bit products (matmul.cu) ---
   void MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
@@ -123,8 +121,10 @@ class CudaBackend final : public Backend {
                     bool accumulate, float* out);
   void PortableProduct(const uint16_t* x, int64_t rows, const CudaMatrix& w, const float* bias,
                        bool accumulate, float* out);
-  // u * gelu(g) of x w = [u, g], rounded to the format of w: [rows, w.out() / 2]. w: SkinnyGates.
-  void PortableGate(const uint16_t* x, int64_t rows, const CudaMatrix& w, uint16_t* gated);
+  // u times the gate of g, of x w = [u, g], rounded to the format of w: [rows, w.out() / 2]. w:
+  // SkinnyGates.
+  void PortableGate(GateKind gate, const uint16_t* x, int64_t rows, const CudaMatrix& w,
+                    uint16_t* gated);
   // Whether the product has enough of the largest tiles for all multiprocessors.
   bool ManyTiles(int64_t rows, const CudaMatrix& w) const;
   void RunSkinny(int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
@@ -140,8 +140,8 @@ class CudaBackend final : public Backend {
   uint16_t* NormToHalves(const float* x, int64_t rows, const NormWeights& norm,
                          const CudaMatrix& w);
   // Gate with a result in the format of w: [rows, w.padded_in()].
-  void GateToHalves(const float* up, int64_t rows, int64_t hidden, const CudaMatrix& w,
-                    uint16_t* out);
+  void GateToHalves(GateKind gate, const float* up, int64_t rows, int64_t hidden,
+                    const CudaMatrix& w, uint16_t* out);
   // --- 8-bit and 4-bit products (quantized_product.cu) ---
   void MatMulQuantized(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
                        bool accumulate, float* out);
@@ -163,8 +163,9 @@ class CudaBackend final : public Backend {
   void RopeAndHeadNorms(const float* qkv, std::span<const int64_t> positions,
                         const HeadShape& shape, std::span<const float> thetas,
                         const HeadNorms& norms, float* q, float* k, const NormedHeads& normed);
-  // The kernels have these thetas, and as many heads of keys as of queries.
-  void CheckRope(const HeadShape& shape, std::span<const float> thetas);
+  // RopeAndNorms with norms before the rotation.
+  void NormAndRope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
+                   std::span<const float> thetas, const HeadNorms& norms, float* q, float* k);
   // AttentionMatMul; if `rows` are not null, with these queries and keys. Only if PassesHalves.
   void AttentionProduct(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                         const AttentionInput& input, const Bf16Rows& rows, int64_t count,
@@ -194,10 +195,10 @@ class CudaBackend final : public Backend {
   DeviceArray<int32_t> tokens_;
   std::vector<int64_t> host_positions_;
   DeviceArray<int64_t> positions_;
-  ThetasByWidth embedding_thetas_, rope_thetas_;
-  std::vector<float> checked_thetas_;  // RopeThetas of the last CheckRope
-  int angle_dim_ = 0;           // head_dim of cos_sin_; 0: cos_sin_ is not that of positions_
-  DeviceArray<float> cos_sin_;  // [rows][head_dim]: cosines, then sines
+  std::map<int64_t, DeviceArray<float>> embedding_thetas_;  // by width
+  std::map<std::vector<float>, DeviceArray<float>> rope_thetas_;
+  std::vector<float> angles_of_;  // thetas of cos_sin_; none: cos_sin_ is not that of positions_
+  DeviceArray<float> cos_sin_;    // [rows][head_dim]: cosines, then sines
 
   // Workspace of one op, which grows to the largest step.
   DeviceArray<float> floats_[4];

@@ -125,7 +125,7 @@ void Device::Free(void* memory) {
 
 void Device::ReserveBlocks(size_t bytes, int64_t count) {
   std::vector<void*>& blocks = free_blocks_[bytes];
-  while (std::ssize(blocks) < count) {
+  for (int64_t i = 0; i < count; ++i) {
     void* block = Allocate(bytes);
     if (block == nullptr) return;
     blocks.push_back(block);
@@ -134,10 +134,20 @@ void Device::ReserveBlocks(size_t bytes, int64_t count) {
 
 void* Device::TakeBlock(size_t bytes) {
   std::vector<void*>& blocks = free_blocks_[bytes];
-  if (blocks.empty()) return Allocate(bytes);
+  if (blocks.empty()) {
+    FreeOtherBlocks(bytes);
+    return Allocate(bytes);
+  }
   void* block = blocks.back();
   blocks.pop_back();
   return block;
+}
+
+void Device::FreeOtherBlocks(size_t bytes) {
+  size_t freed = 0;
+  for (auto& [size, blocks] : free_blocks_) {
+    for (; freed < bytes && !blocks.empty(); blocks.pop_back(), freed += size) Free(blocks.back());
+  }
 }
 
 void Device::ReturnBlock(void* block, size_t bytes) {

@@ -44,9 +44,9 @@ class Device {
   // Allocates `bytes` bytes, aligned to 256. Returns null after an error.
   void* Allocate(size_t bytes);
   void Free(void* memory);
-  // Blocks of KV caches. Returned blocks are kept for the next TakeBlock of their size, which then
-  // neither allocates nor waits.
-  void ReserveBlocks(size_t bytes, int64_t count);
+  // Blocks of memory of states. Returned blocks are kept for the next TakeBlock of their size, which then
+  // neither allocates nor waits. A TakeBlock of another size frees as many bytes of them as it allocates.
+  void ReserveBlocks(size_t bytes, int64_t count);  // allocates `count` more
   void* TakeBlock(size_t bytes);
   void ReturnBlock(void* block, size_t bytes);
   // The host's memory may be changed or freed after the call. Small copies are staged and do not
@@ -126,6 +126,8 @@ class Device {
 
   Device() = default;
 
+  // Frees blocks that are kept, of `bytes` bytes together if there are so many.
+  void FreeOtherBlocks(size_t bytes);
   // Makes a recording of a graph, without an error of the device if there is no memory.
   Recording Instantiate(cudaGraph_t graph);
   void DropAside();

@@ -71,14 +71,19 @@ void CudaBackend::Embed(const Matrix& embedding, std::span<const int32_t> tokens
   const CudaMatrix& matrix = Cast(embedding);
   const int width = static_cast<int>(matrix.in());
   const int64_t rows = std::ssize(tokens);
-  const float* thetas = Thetas(&embedding_thetas_, width, PositionThetas);
+  const auto [thetas, added] = embedding_thetas_.try_emplace(width);
+  if (added) {
+    const std::vector<float> host = PositionThetas(width);
+    thetas->second = DeviceArray<float>(device_.get(), host.size());
+    device_->CopyIn(thetas->second.data(), host.data(), host.size() * sizeof(float));
+  }
   UpdateTokens(tokens);
   if (!positions.empty()) UpdatePositions(positions);
   const Embedding table{matrix.data(), matrix.column_scales(), matrix.group_scales(), matrix.type(),
                         matrix.padded_out()};
   device_->Launch(EmbedKernel, dim3(CeilDiv(rows * (width / 2), 128)), 128, 0, table, width,
-                  tokens_.data(), positions.empty() ? nullptr : positions_.data(), rows, thetas,
-                  out);
+                  tokens_.data(), positions.empty() ? nullptr : positions_.data(), rows,
+                  thetas->second.data(), out);
 }
 
 }  // namespace polysketch::cuda

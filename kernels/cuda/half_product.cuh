@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/mlp_gate.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -61,8 +61,9 @@ struct HalfOutput {
   float* floats = nullptr;      // + bias if not null, + floats if `accumulate`
   const float* bias = nullptr;  // [columns]
   bool accumulate = false;
-  // With a gate: u * gelu(g) of sums [u, g], rounded, [rows, columns / 2].
+  // With a gate: u times the gate of g, of sums [u, g], rounded, [rows, columns / 2].
   uint16_t* gated = nullptr;
+  GateKind gate = GateKind::kGelu;  // not kUngatedGelu
 };
 
 // The column of w that a thread copies: its 8 columns of the tile, which are the same in every row.
@@ -169,7 +170,7 @@ __device__ __forceinline__ void StoreGated(const float (&sums)[T::kMTiles][T::kN
         if (row >= rows || column >= hidden) continue;
         const float *u = sums[m][n] + i, *g = sums[m][n + 1] + i;
         *reinterpret_cast<uint32_t*>(output.gated + row * hidden + column) =
-            PackHalf<kBf16>(u[0] * Gelu(g[0]), u[1] * Gelu(g[1]));
+            PackHalf<kBf16>(Gated(output.gate, u[0], g[0]), Gated(output.gate, u[1], g[1]));
       }
     }
   }

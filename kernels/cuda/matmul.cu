@@ -169,13 +169,13 @@ void CudaBackend::PortableProduct(const uint16_t* x, int64_t rows, const CudaMat
   }
 }
 
-void CudaBackend::PortableGate(const uint16_t* x, int64_t rows, const CudaMatrix& w,
+void CudaBackend::PortableGate(GateKind gate, const uint16_t* x, int64_t rows, const CudaMatrix& w,
                                uint16_t* gated) {
   OnProduct(w);
   if (ManyTiles(rows, w)) {
-    LaunchHalf<HalfTile128, true>(device_.get(), x, rows, w, {.gated = gated});
+    LaunchHalf<HalfTile128, true>(device_.get(), x, rows, w, {.gated = gated, .gate = gate});
   } else {
-    LaunchHalf<HalfTile64, true>(device_.get(), x, rows, w, {.gated = gated});
+    LaunchHalf<HalfTile64, true>(device_.get(), x, rows, w, {.gated = gated, .gate = gate});
   }
 }
 
@@ -206,7 +206,6 @@ void CudaBackend::MatMulHalf(const float* x, int64_t rows, const CudaMatrix& w, 
 void CudaBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& norm,
                              const Matrix& matrix, const float* bias, float* normed, float* out) {
   if (rows == 0) return;
-  PS_CHECK(HasNorm(norm)) << "BackendFeature::kRmsNorm";
   const CudaMatrix& w = Cast(matrix);
   const SkinnyInput input{.floats = x, .norm = &norm};
   if (Skinny(rows, w) && SkinnyTakes(rows, w, input)) {
@@ -222,33 +221,34 @@ void CudaBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& no
 void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
   if (rows == 0) return;
   const CudaMatrix &up = Cast(*mlp.up), &down = Cast(*mlp.down);
-  if (!up.half() || down.type() != up.type() || !NormsToHalves(up.in()) || rows > kMaxGridY ||
-      mlp.gate != GateKind::kGelu || mlp.up_bias != nullptr) {
+  if (!up.half() || down.type() != up.type() || !NormsToHalves(up.in()) || rows > kMaxGridY) {
     return Backend::Mlp(mlp, rows, x, scratch);
   }
-  PS_CHECK(HasNorm(mlp.norm)) << "BackendFeature::kRmsNorm";
   const int64_t hidden = down.in();
   uint16_t* gated = gated_.Grow(device_.get(), rows * down.padded_in());
   SkinnyInput input{.floats = x, .norm = &mlp.norm};
   const bool skinny = Skinny(rows, up);
+  // Whether a product can take the gate.
+  const bool gates =
+      SkinnyGates(up) && mlp.gate != GateKind::kUngatedGelu && mlp.up_bias == nullptr;
   if (!skinny || !SkinnyTakes(rows, up, input)) {
     input = {.halves = NormToHalves(x, rows, mlp.norm, up)};
   }
   if (skinny) OnProduct(up);
-  if (skinny && SkinnyGates(up)) {
-    RunSkinny(rows, up, input, {.gated = gated});
-  } else if (library_ == nullptr && SkinnyGates(up)) {
+  if (skinny && gates) {
+    RunSkinny(rows, up, input, {.gated = gated, .gate = mlp.gate});
+  } else if (library_ == nullptr && gates) {
     // The library's product and the gate's kernel are faster: 135 us beside 260 us for 8192 rows on
     // an H200 (docs/gpu.md).
-    PortableGate(input.halves, rows, up, gated);
+    PortableGate(mlp.gate, input.halves, rows, up, gated);
   } else {
     float* both = scratch + rows * up.in();
     if (skinny) {
-      RunSkinny(rows, up, input, {.floats = both});
+      RunSkinny(rows, up, input, {.floats = both, .bias = mlp.up_bias});
     } else {
-      HalvesMatMul(input.halves, rows, up, nullptr, false, both);
+      HalvesMatMul(input.halves, rows, up, mlp.up_bias, false, both);
     }
-    GateToHalves(both, rows, hidden, down, gated);
+    GateToHalves(mlp.gate, both, rows, hidden, down, gated);
   }
   HalvesMatMul(gated, rows, down, mlp.down_bias, true, x);
 }

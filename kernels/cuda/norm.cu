@@ -1,4 +1,3 @@
-#include "base/check.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/norm_row.cuh"
 
@@ -10,8 +9,8 @@ constexpr int kThreads = 128;
 // kLanes lanes for each row. A lane reads only the elements that it writes, so out may be x.
 template <int kLanes, int kQuads>
 __global__ void __launch_bounds__(kThreads)
-    LayerNormKernel(const float* x, int64_t rows, int width, const float* scale, const float* bias,
-                    bool aligned, float* out) {
+    NormKernel(const float* x, int64_t rows, int width, const NormWeights norm, bool aligned,
+               float* out) {
   AfterEarlierKernels();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) +
                         static_cast<int>(threadIdx.x) / kLanes;
@@ -22,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int q = 0; q < kQuads; ++q) {
     values[q] = LoadQuad(x + row * width, first + 4 * kLanes * q, width, aligned);
   }
-  NormQuads<kLanes>(width, scale, bias, aligned, values);
+  NormQuads<kLanes>(width, norm, aligned, values);
   if (index >= rows) return;
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
@@ -32,8 +31,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // One warp for each row, which it reads three times.
 __global__ void __launch_bounds__(kThreads)
-    LongNormKernel(const float* x, int64_t rows, int width, const float* scale, const float* bias,
-                   float* out) {
+    LongNormKernel(const float* x, int64_t rows, int width, const NormWeights norm, float* out) {
   AfterEarlierKernels();
   const int lane = threadIdx.x % kWarpSize;
   const int64_t row =
@@ -41,17 +39,18 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows) return;
   const float* from = x + row * width;
   float* to = out + row * width;
+  const bool centres = norm.kind == NormKind::kLayer;
   float sum = 0;
-  for (int i = lane; i < width; i += kWarpSize) sum += from[i];
+  for (int i = lane; centres && i < width; i += kWarpSize) sum += from[i];
   const float mean = WarpSum(sum) / static_cast<float>(width);
   float squares = 0;
   for (int i = lane; i < width; i += kWarpSize) {
     const float centred = from[i] - mean;
     squares = fmaf(centred, centred, squares);
   }
-  const float inverse = InverseDeviation(WarpSum(squares), width);
+  const float inverse = InverseDeviation(WarpSum(squares), width, norm.epsilon);
   for (int i = lane; i < width; i += kWarpSize) {
-    to[i] = fmaf((from[i] - mean) * inverse, scale[i], bias[i]);
+    to[i] = fmaf((from[i] - mean) * inverse, norm.scale[i], centres ? norm.bias[i] : 0.0f);
   }
 }
 
@@ -59,14 +58,13 @@ __global__ void __launch_bounds__(kThreads)
 // from `width` on.
 template <bool kBf16>
 __global__ void __launch_bounds__(kThreads)
-    NormHalvesKernel(const float* x, int64_t rows, int width, const float* scale, const float* bias,
-                     bool aligned, int padded, uint16_t* out) {
+    NormHalvesKernel(const float* x, int64_t rows, int width, const NormWeights norm, bool aligned,
+                     int padded, uint16_t* out) {
   AfterEarlierKernels();
   const int64_t row =
       static_cast<int64_t>(blockIdx.x) * (kThreads / kWarpSize) + threadIdx.x / kWarpSize;
   if (row < rows) {
-    NormRowToHalves<kBf16>(x + row * width, width, scale, bias, aligned, padded,
-                           out + row * padded);
+    NormRowToHalves<kBf16>(x + row * width, width, norm, aligned, padded, out + row * padded);
   }
 }
 
@@ -74,26 +72,21 @@ __global__ void __launch_bounds__(kThreads)
 
 void CudaBackend::Norm(const float* x, int64_t rows, int width, const NormWeights& norm,
                        float* out) {
-  PS_CHECK(HasNorm(norm)) << "BackendFeature::kRmsNorm";
   const bool aligned = AlignedQuads(width, {x, out, norm.scale, norm.bias});
   const auto launch = [&](auto* kernel, int lanes) {
     device_->LaunchDependent(kernel, dim3(CeilDiv(rows, kThreads / lanes)), kThreads, 0, x, rows,
-                             width, norm.scale, norm.bias, aligned, out);
+                             width, norm, aligned, out);
   };
   if (width <= kNarrowNorm) {
-    launch(LayerNormKernel<16, 1>, 16);
+    launch(NormKernel<16, 1>, 16);
   } else if (width <= kHeadNorm) {
-    launch(LayerNormKernel<kWarpSize, 1>, kWarpSize);
+    launch(NormKernel<kWarpSize, 1>, kWarpSize);
   } else if (width <= kRegisterNorm) {
-    launch(LayerNormKernel<kWarpSize, kRowQuads>, kWarpSize);
+    launch(NormKernel<kWarpSize, kRowQuads>, kWarpSize);
   } else {
     device_->LaunchDependent(LongNormKernel, dim3(CeilDiv(rows, kThreads / kWarpSize)), kThreads, 0,
-                             x, rows, width, norm.scale, norm.bias, out);
+                             x, rows, width, norm, out);
   }
-}
-
-bool HasNorm(const NormWeights& norm) {
-  return norm.kind == NormKind::kLayer && norm.epsilon == NormWeights().epsilon;
 }
 
 bool NormsToHalves(int64_t width) { return width <= kRegisterNorm; }
@@ -104,7 +97,7 @@ uint16_t* CudaBackend::NormToHalves(const float* x, int64_t rows, const NormWeig
   uint16_t* out = halves_.Grow(device_.get(), rows * padded);
   device_->LaunchDependent(
       w.type() == DataType::kBf16 ? NormHalvesKernel<true> : NormHalvesKernel<false>,
-      dim3(CeilDiv(rows, kThreads / kWarpSize)), kThreads, 0, x, rows, width, norm.scale, norm.bias,
+      dim3(CeilDiv(rows, kThreads / kWarpSize)), kThreads, 0, x, rows, width, norm,
       AlignedQuads(width, {x, norm.scale, norm.bias}), padded, out);
   return out;
 }

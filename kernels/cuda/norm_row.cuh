@@ -1,5 +1,5 @@
-// The layer norm of a row in registers, for every kernel that computes one: the bits of a row are
-// those of these functions. Lane l of the lanes of a row holds elements 4 (l + lanes q) + c, c < 4,
+// The norm of a row in registers, for every kernel that computes one: the bits of a row are those of
+// these functions. Lane l of the lanes of a row holds elements 4 (l + lanes q) + c, c < 4,
 // of each q.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/matrix.h"
 
 namespace polysketch::cuda {
 
@@ -67,25 +68,27 @@ __device__ __forceinline__ float GroupSum(float value) {
   return value;
 }
 
-__device__ __forceinline__ float InverseDeviation(float squares, int width) {
-  return 1.0f / sqrtf(squares / static_cast<float>(width) + 1e-5f);
+__device__ __forceinline__ float InverseDeviation(float squares, int width, float epsilon) {
+  return 1.0f / sqrtf(squares / static_cast<float>(width) + epsilon);
 }
 
-// x = (x - mean) / deviation * scale + bias. A row has kLanes lanes of kQuads quads each; elements
-// from `width` on are zero before and undefined after. All lanes of the warp call it.
+// x = (x - mean) / deviation * scale + bias; of kRms without mean and bias. A row has kLanes lanes of
+// kQuads quads each; elements from `width` on are zero before and undefined after. All lanes of the
+// warp call it.
 template <int kLanes, int kQuads>
-__device__ __forceinline__ void NormQuads(int width, const float* scale, const float* bias,
-                                          bool aligned, Quad (&x)[kQuads]) {
+__device__ __forceinline__ void NormQuads(int width, const NormWeights& norm, bool aligned,
+                                          Quad (&x)[kQuads]) {
+  const bool centres = norm.kind == NormKind::kLayer;
   const int first = 4 * static_cast<int>(threadIdx.x % kLanes);
-  Quad scales[kQuads], biases[kQuads];
+  Quad scales[kQuads], biases[kQuads] = {};
   float sum = 0;
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
-    scales[q] = LoadQuad(scale, first + 4 * kLanes * q, width, aligned);
-    biases[q] = LoadQuad(bias, first + 4 * kLanes * q, width, aligned);
+    scales[q] = LoadQuad(norm.scale, first + 4 * kLanes * q, width, aligned);
+    if (centres) biases[q] = LoadQuad(norm.bias, first + 4 * kLanes * q, width, aligned);
     for (int c = 0; c < 4; ++c) sum += x[q].v[c];
   }
-  const float mean = GroupSum<kLanes>(sum) / static_cast<float>(width);
+  const float mean = centres ? GroupSum<kLanes>(sum) / static_cast<float>(width) : 0.0f;
   float squares = 0;
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
@@ -94,7 +97,7 @@ __device__ __forceinline__ void NormQuads(int width, const float* scale, const f
       if (first + 4 * kLanes * q + c < width) squares = fmaf(centred, centred, squares);
     }
   }
-  const float inverse = InverseDeviation(GroupSum<kLanes>(squares), width);
+  const float inverse = InverseDeviation(GroupSum<kLanes>(squares), width, norm.epsilon);
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     for (int c = 0; c < 4; ++c) {
@@ -113,8 +116,8 @@ constexpr int kRowQuads = kRegisterNorm / 4 / kWarpSize;
 // quads beyond a narrow row add zeros to the sums, which change no bit.
 // out: [padded], a multiple of 4, aligned to 8 bytes; zero from `width` on.
 template <bool kBf16>
-__device__ __forceinline__ void NormRowToHalves(const float* row, int width, const float* scale,
-                                                const float* bias, bool aligned, int padded,
+__device__ __forceinline__ void NormRowToHalves(const float* row, int width,
+                                                const NormWeights& norm, bool aligned, int padded,
                                                 uint16_t* out) {
   const int first = 4 * static_cast<int>(threadIdx.x % kWarpSize);
   Quad values[kRowQuads];
@@ -122,7 +125,7 @@ __device__ __forceinline__ void NormRowToHalves(const float* row, int width, con
   for (int q = 0; q < kRowQuads; ++q) {
     values[q] = LoadQuad(row, first + 4 * kWarpSize * q, width, aligned);
   }
-  NormQuads<kWarpSize>(width, scale, bias, aligned, values);
+  NormQuads<kWarpSize>(width, norm, aligned, values);
 #pragma unroll
   for (int q = 0; q < kRowQuads; ++q) {
     const int i = first + 4 * kWarpSize * q;

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/angles.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/norm_row.cuh"
 
@@ -23,36 +22,103 @@ __global__ void AnglesKernel(const int64_t* positions, int64_t rows, int head_di
   cos_sin[m * head_dim + half + pair] = static_cast<float>(sin(angle));
 }
 
-// One thread for each pair of a head of q or k.
-__global__ void RopeKernel(const float* qkv, int64_t rows, const float* cos_sin, int heads,
-                           int head_dim, float* q, float* k) {
-  const int half = head_dim / 2;
-  const int64_t pairs = static_cast<int64_t>(heads) * half;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= rows * 2 * pairs) return;
-  const int64_t m = i / (2 * pairs);
-  const int part = static_cast<int>(i / pairs % 2);
-  const int64_t width = static_cast<int64_t>(heads) * head_dim;
-  const int64_t head = i % pairs / half;
-  const int pair = static_cast<int>(i % half);
-  const float* x = qkv + (m * 3 + part) * width + head * head_dim + 2 * pair;
-  const float c = cos_sin[m * head_dim + pair], s = cos_sin[m * head_dim + half + pair];
-  float* out = (part == 0 ? q : k) + m * width + head * head_dim + pair;
-  out[0] = fmaf(x[0], c, -(x[1] * s));
-  out[half] = fmaf(x[1], c, x[0] * s);
+// Where the heads of q and k are, and their elements. Row r of them is head r % (heads + kv_heads) of
+// token r / (heads + kv_heads), those of q first.
+struct HeadRows {
+  const float* qkv;      // [rows, heads + 2 kv_heads, head_dim]
+  const float* cos_sin;  // null: nothing is rotated
+  int64_t rows;          // tokens
+  int heads, kv_heads, head_dim;
+
+  __host__ __device__ int64_t count() const { return rows * (heads + kv_heads); }
+};
+
+struct HeadRow {
+  int64_t token;
+  const float* from;
+  bool is_key;
+  int64_t to;  // offset in q or in k
+
+  __device__ __forceinline__ HeadRow(const HeadRows& all, int64_t row)
+      : token(row / (all.heads + all.kv_heads)) {
+    const auto head = static_cast<int>(row % (all.heads + all.kv_heads));
+    from = all.qkv + (token * (all.heads + 2 * all.kv_heads) + head) * all.head_dim;
+    is_key = head >= all.heads;
+    to = (is_key ? token * all.kv_heads + head - all.heads : token * all.heads + head) *
+         all.head_dim;
+  }
+};
+
+__device__ __forceinline__ float RotatedFirst(float even, float odd, float cosine, float sine) {
+  return fmaf(even, cosine, -(odd * sine));
+}
+__device__ __forceinline__ float RotatedSecond(float even, float odd, float cosine, float sine) {
+  return fmaf(odd, cosine, even * sine);
+}
+
+// One thread for each element of a head of q or k.
+__global__ void RopeKernel(const HeadRows heads, float* q, float* k) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (index >= heads.count() * heads.head_dim) return;
+  const HeadRow row(heads, index / heads.head_dim);
+  const int i = static_cast<int>(index % heads.head_dim), half = heads.head_dim / 2;
+  float* out = (row.is_key ? k : q) + row.to + i;
+  if (heads.cos_sin == nullptr) {
+    *out = row.from[i];
+    return;
+  }
+  const int pair = i < half ? i : i - half;
+  const float* cosines = heads.cos_sin + row.token * heads.head_dim;
+  const float even = row.from[2 * pair], odd = row.from[2 * pair + 1];
+  *out = i < half ? RotatedFirst(even, odd, cosines[pair], cosines[half + pair])
+                  : RotatedSecond(even, odd, cosines[pair], cosines[half + pair]);
+}
+
+// The norm of each head of q and k, rotated. A row has kLanes lanes of kQuads quads of the input,
+// each two pairs.
+template <int kLanes, int kQuads>
+__global__ void __launch_bounds__(kNormThreads)
+    NormRopeKernel(const HeadRows heads, const NormWeights q_norm, const NormWeights k_norm,
+                   bool aligned, float* q, float* k) {
+  AfterEarlierKernels();
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * (kNormThreads / kLanes) +
+                        static_cast<int>(threadIdx.x) / kLanes;
+  const HeadRow row(heads, index < heads.count() ? index : heads.count() - 1);
+  const int d = heads.head_dim, half = d / 2;
+  const int first = 4 * static_cast<int>(threadIdx.x % kLanes);
+  Quad values[kQuads];
+#pragma unroll
+  for (int n = 0; n < kQuads; ++n) {
+    values[n] = LoadQuad(row.from, first + 4 * kLanes * n, d, aligned);
+  }
+  NormQuads<kLanes>(d, row.is_key ? k_norm : q_norm, aligned, values);
+  if (index >= heads.count()) return;
+  float* out = (row.is_key ? k : q) + row.to;
+#pragma unroll
+  for (int n = 0; n < kQuads; ++n) {
+    const int i = first + 4 * kLanes * n;
+    if (heads.cos_sin == nullptr) {
+      StoreQuad(values[n], i, d, aligned, out);
+      continue;
+    }
+    const float* cosines = heads.cos_sin + row.token * d;
+    for (int c = 0; c < 4 && i + c < d; c += 2) {
+      const int pair = (i + c) / 2;
+      const float even = values[n].v[c], odd = values[n].v[c + 1];
+      out[pair] = RotatedFirst(even, odd, cosines[pair], cosines[half + pair]);
+      out[half + pair] = RotatedSecond(even, odd, cosines[pair], cosines[half + pair]);
+    }
+  }
 }
 
 // A row is a head of q or k, with kLanes lanes. A lane rotates four neighbouring elements of the
-// result, which take eight of the input; its norm then is that of LayerNorm. Only for head_dim of
+// result, which take eight of the input; its norm then is that of NormKernel. Only for head_dim of
 // whole groups of eight, at most 4 kLanes.
 struct RopeNorms {
-  const float* qkv;
-  const float* cos_sin;
-  const float *q_scale, *q_bias, *k_scale, *k_bias;
+  HeadRows heads;
+  NormWeights q_norm, k_norm;
   float *q, *k, *normed_q, *normed_k;
   uint16_t *bf16_q, *bf16_k;  // in place of normed_q and normed_k, if they are not null
-  int64_t rows;
-  int heads, head_dim;
 };
 
 template <int kLanes>
@@ -60,39 +126,34 @@ __global__ void __launch_bounds__(kNormThreads) RopeNormKernel(const RopeNorms p
   AfterEarlierKernels();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * (kNormThreads / kLanes) +
                         static_cast<int>(threadIdx.x) / kLanes;
-  const int64_t rows = 2 * p.rows * p.heads;
-  const int64_t row = index < rows ? index : rows - 1;
-  const int64_t m = row / (2 * p.heads);
-  const int part = static_cast<int>(row / p.heads % 2), head = static_cast<int>(row % p.heads);
-  const int half = p.head_dim / 2, i = 4 * static_cast<int>(threadIdx.x % kLanes);
-  const float* x = p.qkv + ((m * 3 + part) * p.heads + head) * p.head_dim;
+  const int64_t rows = p.heads.count();
+  const HeadRow row(p.heads, index < rows ? index : rows - 1);
+  const int d = p.heads.head_dim, half = d / 2, i = 4 * static_cast<int>(threadIdx.x % kLanes);
   Quad values[1] = {};
-  if (i < p.head_dim) {
+  if (i < d) {
+    const float* cos_sin = p.heads.cos_sin + row.token * d;
     const int pair = i < half ? i : i - half;
-    const Quad cosines = LoadQuad(p.cos_sin + m * p.head_dim, pair, half, true);
-    const Quad sines = LoadQuad(p.cos_sin + m * p.head_dim + half, pair, half, true);
-    const Quad first = LoadQuad(x, 2 * pair, p.head_dim, true);
-    const Quad second = LoadQuad(x, 2 * pair + 4, p.head_dim, true);
+    const Quad cosines = LoadQuad(cos_sin, pair, half, true);
+    const Quad sines = LoadQuad(cos_sin + half, pair, half, true);
+    const Quad first = LoadQuad(row.from, 2 * pair, d, true);
+    const Quad second = LoadQuad(row.from, 2 * pair + 4, d, true);
     for (int c = 0; c < 4; ++c) {
       const float even = c < 2 ? first.v[2 * c] : second.v[2 * c - 4];
       const float odd = c < 2 ? first.v[2 * c + 1] : second.v[2 * c - 3];
-      values[0].v[c] = i < half ? fmaf(even, cosines.v[c], -(odd * sines.v[c]))
-                                : fmaf(odd, cosines.v[c], even * sines.v[c]);
+      values[0].v[c] = i < half ? RotatedFirst(even, odd, cosines.v[c], sines.v[c])
+                                : RotatedSecond(even, odd, cosines.v[c], sines.v[c]);
     }
   }
-  const int64_t at = (m * p.heads + head) * p.head_dim;
-  float* out = (part == 0 ? p.q : p.k) + at;
-  uint16_t* bf16 = part == 0 ? p.bf16_q : p.bf16_k;
-  float* normed = (part == 0 ? p.normed_q : p.normed_k) + at;
-  if (index < rows && (bf16 != nullptr || out != normed))
-    StoreQuad(values[0], i, p.head_dim, true, out);
-  NormQuads<kLanes>(p.head_dim, part == 0 ? p.q_scale : p.k_scale, part == 0 ? p.q_bias : p.k_bias,
-                    true, values);
+  float* out = (row.is_key ? p.k : p.q) + row.to;
+  uint16_t* bf16 = row.is_key ? p.bf16_k : p.bf16_q;
+  float* normed = (row.is_key ? p.normed_k : p.normed_q) + row.to;
+  if (index < rows && (bf16 != nullptr || out != normed)) StoreQuad(values[0], i, d, true, out);
+  NormQuads<kLanes>(d, row.is_key ? p.k_norm : p.q_norm, true, values);
   if (index >= rows) return;
   if (bf16 == nullptr) {
-    StoreQuad(values[0], i, p.head_dim, true, normed);
-  } else if (i < p.head_dim) {
-    StoreHalves<true>(values[0], p.head_dim - i, bf16 + at + i);
+    StoreQuad(values[0], i, d, true, normed);
+  } else if (i < d) {
+    StoreHalves<true>(values[0], d - i, bf16 + row.to + i);
   }
 }
 
@@ -102,76 +163,101 @@ void CudaBackend::RopeAndNorms(const float* qkv, std::span<const int64_t> positi
                                const HeadShape& shape, std::span<const float> thetas,
                                const HeadNorms& norms, float* q, float* k, float* normed_q,
                                float* normed_k) {
-  if (norms.before_rotation ||
-      !NormsHeads(shape.head_dim, {qkv, q, k, normed_q, normed_k, norms.q.scale, norms.q.bias,
-                                   norms.k.scale, norms.k.bias})) {
+  if (norms.before_rotation) {
+    return NormAndRope(qkv, positions, shape, thetas, norms, normed_q, normed_k);
+  }
+  if (thetas.empty() || !NormsHeads(shape.head_dim, {qkv, q, k, normed_q, normed_k, norms.q.scale,
+                                                     norms.q.bias, norms.k.scale, norms.k.bias})) {
     return Backend::RopeAndNorms(qkv, positions, shape, thetas, norms, q, k, normed_q, normed_k);
   }
   RopeAndHeadNorms(qkv, positions, shape, thetas, norms, q, k, {.floats = {normed_q, normed_k}});
-}
-
-void CudaBackend::CheckRope(const HeadShape& shape, std::span<const float> thetas) {
-  PS_CHECK(shape.head_dim % 2 == 0) << shape.head_dim;
-  PS_CHECK(shape.kv_heads == shape.heads) << "BackendFeature::kGroupedQueries";
-  const int half = shape.head_dim / 2;
-  if (std::ssize(checked_thetas_) != half) checked_thetas_ = RopeThetas(shape.head_dim);
-  PS_CHECK(std::equal(thetas.begin(), thetas.end(), checked_thetas_.begin(), checked_thetas_.end()))
-      << "BackendFeature::kRopeThetas";
 }
 
 bool CudaBackend::NormsHeads(int head_dim, std::initializer_list<const void*> arrays) {
   return head_dim % 8 == 0 && head_dim <= kHeadNorm && AlignedQuads(head_dim, arrays);
 }
 
+void CudaBackend::NormAndRope(const float* qkv, std::span<const int64_t> positions,
+                              const HeadShape& shape, std::span<const float> thetas,
+                              const HeadNorms& norms, float* q, float* k) {
+  const int d = shape.head_dim;
+  PS_CHECK(d <= kRegisterNorm) << d;
+  const HeadRows heads{qkv,
+                       UpdateAngles(positions, shape, thetas),
+                       std::ssize(positions),
+                       shape.heads,
+                       shape.kv_heads,
+                       d};
+  const bool aligned =
+      AlignedQuads(d, {qkv, q, k, norms.q.scale, norms.q.bias, norms.k.scale, norms.k.bias});
+  const auto launch = [&](auto* kernel, int lanes) {
+    device_->LaunchDependent(kernel, dim3(CeilDiv(heads.count(), kNormThreads / lanes)),
+                             kNormThreads, 0, heads, norms.q, norms.k, aligned, q, k);
+  };
+  if (d <= kNarrowNorm) {
+    launch(NormRopeKernel<16, 1>, 16);
+  } else if (d <= kHeadNorm) {
+    launch(NormRopeKernel<kWarpSize, 1>, kWarpSize);
+  } else {
+    launch(NormRopeKernel<kWarpSize, kRowQuads>, kWarpSize);
+  }
+}
+
 void CudaBackend::RopeAndHeadNorms(const float* qkv, std::span<const int64_t> positions,
                                    const HeadShape& shape, std::span<const float> thetas,
                                    const HeadNorms& norms, float* q, float* k,
                                    const NormedHeads& normed) {
-  CheckRope(shape, thetas);
-  PS_CHECK(HasNorm(norms.q) && HasNorm(norms.k)) << "BackendFeature::kRmsNorm";
-  const int heads = shape.heads, head_dim = shape.head_dim;
-  UpdatePositions(positions);
-  UpdateAngles(head_dim);
-  const RopeNorms p{qkv,
-                    cos_sin_.data(),
-                    norms.q.scale,
-                    norms.q.bias,
-                    norms.k.scale,
-                    norms.k.bias,
+  const RopeNorms p{{qkv, UpdateAngles(positions, shape, thetas), std::ssize(positions),
+                     shape.heads, shape.kv_heads, shape.head_dim},
+                    norms.q,
+                    norms.k,
                     q,
                     k,
                     normed.floats[0],
                     normed.floats[1],
                     normed.bf16[0],
-                    normed.bf16[1],
-                    std::ssize(positions),
-                    heads,
-                    head_dim};
-  const bool narrow = head_dim <= kNarrowNorm;
+                    normed.bf16[1]};
+  const bool narrow = shape.head_dim <= kNarrowNorm;
   const int lanes = narrow ? 16 : kWarpSize;
   device_->LaunchDependent(narrow ? RopeNormKernel<16> : RopeNormKernel<kWarpSize>,
-                           dim3(CeilDiv(2 * p.rows * heads, kNormThreads / lanes)), kNormThreads, 0,
+                           dim3(CeilDiv(p.heads.count(), kNormThreads / lanes)), kNormThreads, 0,
                            p);
 }
 
-void CudaBackend::ComputeAngles(int head_dim) {
-  angle_dim_ = head_dim;
-  const float* thetas = Thetas(&rope_thetas_, head_dim, [](int dim) { return RopeThetas(dim); });
+void CudaBackend::ComputeAngles(std::span<const float> thetas) {
+  std::vector<float> host(thetas.begin(), thetas.end());
+  DeviceArray<float>& on_device = rope_thetas_[host];
+  if (on_device.size() == 0) {
+    on_device = DeviceArray<float>(device_.get(), host.size());
+    device_->CopyIn(on_device.data(), host.data(), host.size() * sizeof(float));
+  }
+  angles_of_ = std::move(host);
+  const int half = static_cast<int>(thetas.size());
   const int64_t rows = std::ssize(host_positions_);
-  float* cos_sin = cos_sin_.Grow(device_.get(), rows * head_dim);
-  device_->Launch(AnglesKernel, dim3(CeilDiv(rows * (head_dim / 2), 128)), 128, 0,
-                  positions_.data(), rows, head_dim, thetas, cos_sin);
+  float* cos_sin = cos_sin_.Grow(device_.get(), rows * 2 * half);
+  device_->Launch(AnglesKernel, dim3(CeilDiv(rows * half, 128)), 128, 0, positions_.data(), rows,
+                  2 * half, on_device.data(), cos_sin);
+}
+
+const float* CudaBackend::UpdateAngles(std::span<const int64_t> positions, const HeadShape& shape,
+                                       std::span<const float> thetas) {
+  if (thetas.empty()) return nullptr;
+  PS_CHECK(shape.head_dim == 2 * std::ssize(thetas)) << shape.head_dim;
+  UpdatePositions(positions);
+  if (!std::ranges::equal(angles_of_, thetas)) ComputeAngles(thetas);
+  return cos_sin_.data();
 }
 
 void CudaBackend::Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
                        std::span<const float> thetas, float* q, float* k) {
-  CheckRope(shape, thetas);
-  const int heads = shape.heads, head_dim = shape.head_dim;
-  const int64_t rows = std::ssize(positions);
-  UpdatePositions(positions);
-  UpdateAngles(head_dim);
-  device_->Launch(RopeKernel, dim3(CeilDiv(rows * heads * head_dim, 128)), 128, 0, qkv, rows,
-                  cos_sin_.data(), heads, head_dim, q, k);
+  const HeadRows heads{qkv,
+                       UpdateAngles(positions, shape, thetas),
+                       std::ssize(positions),
+                       shape.heads,
+                       shape.kv_heads,
+                       shape.head_dim};
+  device_->Launch(RopeKernel, dim3(CeilDiv(heads.count() * heads.head_dim, 128)), 128, 0, heads, q,
+                  k);
 }
 
 }  // namespace polysketch::cuda

@@ -3,14 +3,14 @@
 // is that of reading the weights: many small blocks with 28 KB each in flight. Then the chains over
 // k follow, one for each tile of 16 x 8 outputs, at the latency of a tensor core instruction for 16
 // k. The left operand is small. With kWhole it is prepared once, as a whole, while the weights
-// arrive: rounded from float32, after a layer norm if there is one. Otherwise it is 16-bit already,
+// arrive: rounded from float32, after a norm if there is one. Otherwise it is 16-bit already,
 // and copied stage by stage beside the weights.
 #include "kernels/cuda/skinny_product.h"
 
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/mlp_gate.cuh"
 #include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -58,8 +58,7 @@ struct Tile {
 struct Arguments {
   const float* floats;
   const uint16_t* halves;
-  const float* scale;  // kNorm only
-  const float* norm_bias;
+  NormWeights norm;  // kNorm only
   bool aligned;
   int rows, in, padded_in;
   const uint16_t* w;
@@ -68,6 +67,7 @@ struct Arguments {
   const float* bias;
   bool accumulate;
   uint16_t* gated;  // null: no gate
+  GateKind gate;
   SkinnyPrefetch prefetch;
 };
 
@@ -103,8 +103,8 @@ __device__ __forceinline__ void PrepareRows(const Arguments& p, int row0, int ro
   const int x_row = p.padded_in + 8;
   if constexpr (T::kNorm) {
     for (int r = threadIdx.x / kWarpSize; r < rows; r += kWarps) {
-      NormRowToHalves<kBf16>(p.floats + static_cast<int64_t>(row0 + r) * p.in, p.in, p.scale,
-                             p.norm_bias, p.aligned, p.padded_in, xs + r * x_row);
+      NormRowToHalves<kBf16>(p.floats + static_cast<int64_t>(row0 + r) * p.in, p.in, p.norm,
+                             p.aligned, p.padded_in, xs + r * x_row);
     }
   } else if (p.floats != nullptr) {
     const int quads = p.padded_in / 4;
@@ -183,7 +183,7 @@ __device__ __forceinline__ void StoreSums(const Arguments& p, int row0, int rows
     const int hidden = p.columns / 2;
     for (int i = threadIdx.x; i < rows * kHalf; i += kThreads) {
       const int r = i / kHalf, c = i % kHalf;
-      const float value = sums[r * T::kSumRow + c] * Gelu(sums[r * T::kSumRow + kHalf + c]);
+      const float value = Gated(p.gate, sums[r * T::kSumRow + c], sums[r * T::kSumRow + kHalf + c]);
       const int64_t at = static_cast<int64_t>(row0 + r) * hidden + ColumnOf<T>(p, c);
       p.gated[at] = static_cast<uint16_t>(PackHalf<kBf16>(value, 0.0f));
     }
@@ -345,13 +345,11 @@ bool SkinnyGates(const CudaMatrix& w) { return w.out() % 64 == 0; }
 void SkinnyProduct(Device* device, int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
                    const SkinnyOutput& output, const SkinnyPrefetch& prefetch) {
   PS_CHECK(rows >= 1 && rows <= kSkinnyRows && SkinnyTakes(rows, w, input)) << rows;
-  const float* scale = input.norm == nullptr ? nullptr : input.norm->scale;
-  const float* norm_bias = input.norm == nullptr ? nullptr : input.norm->bias;
+  const NormWeights norm = input.norm == nullptr ? NormWeights() : *input.norm;
   const Arguments p{input.floats,
                     input.halves,
-                    scale,
-                    norm_bias,
-                    AlignedQuads(w.in(), {input.floats, scale, norm_bias}),
+                    norm,
+                    AlignedQuads(w.in(), {input.floats, norm.scale, norm.bias}),
                     static_cast<int>(rows),
                     static_cast<int>(w.in()),
                     static_cast<int>(w.padded_in()),
@@ -362,10 +360,11 @@ void SkinnyProduct(Device* device, int64_t rows, const CudaMatrix& w, const Skin
                     output.bias,
                     output.accumulate,
                     output.gated,
+                    output.gate,
                     prefetch};
   const bool gate = output.gated != nullptr;
   if (rows <= kFewRows && WholeFits(rows, w)) {
-    return scale == nullptr ? LaunchFew<false>(device, w, p) : LaunchFew<true>(device, w, p);
+    return input.norm == nullptr ? LaunchFew<false>(device, w, p) : LaunchFew<true>(device, w, p);
   }
   const bool narrow = !gate && Fits(device, w.out(), 16, static_cast<int>(CeilDiv(rows, 32)));
   if (input.halves == nullptr) {

@@ -32,8 +32,9 @@ struct SkinnyOutput {
   float* floats = nullptr;      // + bias if not null, + floats if `accumulate`
   const float* bias = nullptr;  // [out]
   bool accumulate = false;
-  // If not null: u * gelu(g) of sums [u, g], rounded to the format of w, [rows, w.out() / 2].
+  // If not null: u times the gate of g, of sums [u, g], rounded to the format of w, [rows, w.out() / 2].
   uint16_t* gated = nullptr;
+  GateKind gate = GateKind::kGelu;  // not kUngatedGelu
 };
 
 // Whether the kernel takes this input and output as they are. If not, the caller rounds the input

@@ -22,27 +22,48 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   size = decay_sums + (spec.decay_gate ? Align(int64_t{spec.block} * 4) : 0);
 }
 
-CudaState::CudaState(Device* device, std::span<const AttentionSpec> layers)
-    : LayeredState(layers), device_(device), spec_(layers.front()), layout_(spec_) {
-  PS_CHECK(spec_.key_heads() == spec_.heads) << "BackendFeature::kGroupedQueries";
-  PS_CHECK(spec_.window == 0) << "BackendFeature::kWindows";
-  PS_CHECK(std::ranges::count(layers, spec_) == std::ssize(layers))
-      << "BackendFeature::kMixedLayers";
-  if (spec_.kv_cache()) return;
-  memory_ = DeviceArray<uint8_t>(device, AllHeads() * layout_.size);
-  device_->Zero(memory_.data(), memory_.size());
+std::vector<LayerGroup> LayerGroups(std::span<const AttentionSpec> layers) {
+  std::vector<LayerGroup> groups;
+  for (const AttentionSpec& spec : layers) {
+    auto group = std::ranges::find(groups, spec, &LayerGroup::spec);
+    if (group == groups.end()) {
+      groups.push_back(LayerGroup{spec, HeadLayout(spec)});
+      group = groups.end() - 1;
+    }
+    ++group->layers;
+  }
+  return groups;
 }
 
-CudaState::~CudaState() { KeepBlocks(0); }
-
-void CudaState::KeepBlocks(size_t count) {
-  while (blocks_.size() > count) {
-    device_->ReturnBlock(blocks_.back(), block_bytes());
-    blocks_.pop_back();
+CudaState::CudaState(Device* device, std::span<const AttentionSpec> layers)
+    : LayeredState(layers),
+      device_(device),
+      groups_(LayerGroups(layers)),
+      pooled_(std::ranges::any_of(specs_, &AttentionSpec::kv_cache)) {
+  for (LayerGroup& group : groups_) {
+    PS_CHECK(!group.spec.far_part()) << "Backend::has_far_parts";
+    Fit(&group, 0);
+  }
+  for (auto spec = specs_.begin(); spec != specs_.end(); ++spec) {
+    places_.push_back(static_cast<int>(std::count(specs_.begin(), spec, *spec)));
   }
 }
 
-size_t CudaState::bytes() const { return memory_.size() + blocks_.size() * block_bytes(); }
+CudaState::~CudaState() {
+  for (LayerGroup& group : groups_) Resize(&group, 0);
+}
+
+const LayerGroup& CudaState::group(const AttentionSpec& spec) const {
+  const auto group = std::ranges::find(groups_, spec, &LayerGroup::spec);
+  PS_CHECK(group != groups_.end()) << "a state of another model";
+  return *group;
+}
+
+size_t CudaState::bytes() const {
+  size_t bytes = 0;
+  for (const LayerGroup& group : groups_) bytes += group.pieces.size() * group.piece_bytes();
+  return bytes;
+}
 
 std::unique_ptr<SequenceState> CudaState::Clone() const {
   auto copy = std::make_unique<CudaState>(device_, specs_);
@@ -50,108 +71,164 @@ std::unique_ptr<SequenceState> CudaState::Clone() const {
   return copy;
 }
 
-void CudaState::CopyPart(int /*part*/, const SequenceState& other) {
-  const auto& from = static_cast<const CudaState&>(other);
-  PS_CHECK(from.memory_.size() == memory_.size()) << "a state of another model";
-  device_->Copy(memory_.data(), from.memory_.data(), memory_.size());
-  if (spec_.kv_cache()) {
-    Truncate(std::min(position(), from.position()));
-    Reserve(from.position());
+void CudaState::Resize(LayerGroup* group, int64_t pieces) {
+  while (std::ssize(group->pieces) > pieces) {
+    uint8_t* piece = group->pieces.back();
+    group->pieces.pop_back();
+    if (pooled_) {
+      device_->ReturnBlock(piece, group->piece_bytes());
+    } else if (piece != nullptr) {
+      device_->Free(piece);
+    }
   }
-  for (size_t i = 0; i < blocks_.size() && i < from.blocks_.size(); ++i) {
-    device_->Copy(blocks_[i], from.blocks_[i], block_bytes());
+  while (std::ssize(group->pieces) < pieces) {
+    const size_t bytes = group->piece_bytes();
+    void* piece = pooled_ ? device_->TakeBlock(bytes) : device_->Allocate(bytes);
+    group->pieces.push_back(static_cast<uint8_t*>(piece));
+    // Sums begin at zero. Tokens from the position on are multiplied by weights of zero, so they must
+    // be finite.
+    device_->Zero(group->pieces.back(), group->piece_bytes());
   }
 }
 
+void CudaState::Fit(LayerGroup* group, int64_t position) {
+  group->dropped = group->spec.DroppedTokens(position) / group->spec.block;
+  Resize(group, group->PiecesFor(position));
+}
+
+void CudaState::Reserve(const AttentionSpec& spec, int64_t tokens) {
+  if (!spec.kv_cache()) return;
+  LayerGroup& group = *std::ranges::find(groups_, spec, &LayerGroup::spec);
+  const int64_t blocks = (tokens + spec.block - 1) / spec.block - group.dropped;
+  if (blocks > std::ssize(group.pieces)) Resize(&group, blocks);
+}
+
+void CudaState::Drop(const AttentionSpec& spec, int64_t position) {
+  LayerGroup& group = *std::ranges::find(groups_, spec, &LayerGroup::spec);
+  const int64_t count = spec.DroppedTokens(position) / spec.block - group.dropped;
+  if (count <= 0) return;
+  const auto first = group.pieces.begin() + spec.SinkTokens() / spec.block;
+  std::for_each(first, first + count,
+                [&](uint8_t* block) { device_->ReturnBlock(block, group.piece_bytes()); });
+  group.pieces.erase(first, first + count);
+  group.dropped += count;
+}
+
 void CudaState::Reset() {
-  device_->Zero(memory_.data(), memory_.size());
-  KeepBlocks(0);
+  for (LayerGroup& group : groups_) {
+    Fit(&group, 0);
+    for (uint8_t* piece : group.pieces) device_->Zero(piece, group.piece_bytes());
+  }
   set_position(0);
 }
 
 void CudaState::Truncate(int64_t position) {
   PS_CHECK(position >= EarliestTruncation() && position <= this->position()) << position;
   // Recurrent kinds: tokens from the position on are never read.
-  KeepBlocks((position + spec_.block - 1) / spec_.block);
+  for (LayerGroup& group : groups_) Fit(&group, position);
   set_position(position);
 }
 
-void CudaState::Reserve(int64_t tokens) {
-  PS_CHECK(spec_.kv_cache());
-  const size_t blocks = (tokens + spec_.block - 1) / spec_.block;
-  while (blocks_.size() < blocks) {
-    blocks_.push_back(static_cast<uint8_t*>(device_->TakeBlock(block_bytes())));
-    // Tokens from the position on are multiplied by weights of zero, so they must be finite.
-    device_->Zero(blocks_.back(), block_bytes());
+CudaState::Part CudaState::PartAt(int part) const {
+  if (groups_.size() == 1) return {0, 0, groups_[0].heads()};
+  const AttentionSpec& spec = specs_[static_cast<size_t>(part)];
+  const auto group = std::ranges::find(groups_, spec, &LayerGroup::spec);
+  return {static_cast<size_t>(group - groups_.begin()), int64_t{PlaceOf(part)} * spec.key_heads(),
+          spec.key_heads()};
+}
+
+size_t CudaState::PartBytes(int part, int64_t position) const {
+  if (groups_.size() == 1) return SavedStateBytes(specs_, position);
+  return SavedStateBytes({&specs_[static_cast<size_t>(part)], 1}, position);
+}
+
+size_t CudaState::PartOffset(int part, int64_t position) const {
+  return SavedStateBytes(std::span(specs_).first(static_cast<size_t>(part)), position);
+}
+
+void CudaState::CopyPart(int part, const SequenceState& other) {
+  const auto& from = static_cast<const CudaState&>(other);
+  PS_CHECK(from.specs_ == specs_) << "a state of another model";
+  const Part at = PartAt(part);
+  LayerGroup& group = groups_[at.group];
+  const LayerGroup& source = from.groups_[at.group];
+  Fit(&group, from.position());
+  PS_CHECK(group.pieces.size() == source.pieces.size()) << source.pieces.size();
+  const int64_t offset = at.first * group.layout.size;
+  for (size_t i = 0; i < group.pieces.size(); ++i) {
+    device_->Copy(group.pieces[i] + offset, source.pieces[i] + offset,
+                  static_cast<size_t>(at.heads * group.layout.size));
   }
 }
 
-std::vector<CudaState::Piece> CudaState::Pieces() const {
-  if (!spec_.kv_cache()) return {{memory_.data(), memory_.size()}};
-  std::vector<Piece> pieces;
-  for (uint8_t* block : blocks_) pieces.push_back({block, block_bytes()});
-  return pieces;
-}
-
-void CudaState::Walk(int64_t position, size_t index, uint8_t* heads, SavedValues* values) const {
-  const bool half = layout_.element == 2;
+void CudaState::Walk(const LayerGroup& group, int64_t position, int64_t index, int64_t heads,
+                     uint8_t* host, SavedValues* values) {
+  const AttentionSpec& spec = group.spec;
+  const HeadLayout& layout = group.layout;
+  const bool half = layout.element == 2;
   const auto walk = [&](uint8_t* array, int64_t count) {
     half ? values->Bf16(reinterpret_cast<uint16_t*>(array), count)
          : values->Floats(reinterpret_cast<float*>(array), count);
   };
-  const int64_t sums = int64_t{spec_.features()} * spec_.head_dim;
-  const int64_t before = static_cast<int64_t>(index) * spec_.block;
-  const int64_t n = spec_.kv_cache() ? std::min<int64_t>(spec_.block, position - before)
-                                     : spec_.BufferedTokens(position);
-  uint8_t* head = heads;
-  for (int64_t i = 0; i < AllHeads(); ++i, head += layout_.size) {
-    if (spec_.HasFarState(position)) {
+  const int64_t sums = int64_t{spec.features()} * spec.head_dim;
+  const int64_t held = spec.BufferedTokens(position);
+  const int64_t n =
+      spec.kv_cache() ? std::min<int64_t>(spec.block, held - index * spec.block) : held;
+  for (uint8_t* head = host; head < host + heads * layout.size; head += layout.size) {
+    if (spec.HasFarState(position)) {
       auto* planes = reinterpret_cast<uint16_t*>(head);
       half ? values->Planes(planes, planes + sums, sums) : walk(head, sums);
-      values->Floats(reinterpret_cast<float*>(head + layout_.z), spec_.features());
+      values->Floats(reinterpret_cast<float*>(head + layout.z), spec.features());
     }
-    if (spec_.mixed()) walk(head + layout_.far_keys, n * spec_.far_dim());
-    walk(head + layout_.near_keys, n * spec_.near_dim());
-    walk(head + layout_.values, n * spec_.head_dim);
-    if (spec_.decay_gate) values->Floats(reinterpret_cast<float*>(head + layout_.decay_sums), n);
+    if (spec.mixed()) walk(head + layout.far_keys, n * spec.far_dim());
+    walk(head + layout.near_keys, n * spec.near_dim());
+    walk(head + layout.values, n * spec.head_dim);
+    if (spec.decay_gate) values->Floats(reinterpret_cast<float*>(head + layout.decay_sums), n);
   }
 }
 
-void CudaState::SavePart(int /*part*/, std::span<uint8_t> out) const {
-  SavedValues values = SavedValues::Writer(out);
-  const std::vector<Piece> pieces = Pieces();
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    std::vector<uint8_t> host(pieces[i].size);
-    device_->CopyOut(host.data(), pieces[i].data, host.size());
-    Walk(position(), i, host.data(), &values);
+void CudaState::SavePart(int part, std::span<uint8_t> out) const {
+  const Part at = PartAt(part);
+  const LayerGroup& group = groups_[at.group];
+  SavedValues values =
+      SavedValues::Writer(out.subspan(PartOffset(part, position()), PartBytes(part, position())));
+  std::vector<uint8_t> host(static_cast<size_t>(at.heads * group.layout.size));
+  for (int64_t i = 0; i < std::ssize(group.pieces); ++i) {
+    device_->CopyOut(host.data(), group.pieces[i] + at.first * group.layout.size, host.size());
+    Walk(group, position(), i, at.heads, host.data(), &values);
   }
 }
 
 Status CudaState::CheckSavedSize(int64_t position, size_t size) const {
   return polysketch::CheckSavedSize(
       specs_,
-      [this](size_t /*layer*/, int64_t at) { return SavedLayerBytes(spec_, spec_.features(), at); },
+      [this](size_t layer, int64_t at) {
+        return SavedLayerBytes(specs_[layer], specs_[layer].features(), at);
+      },
       position, size);
 }
 
-Status CudaState::LoadPart(int /*part*/, int64_t position, std::span<const uint8_t> bytes) {
-  PS_RETURN_IF_ERROR(CheckFinite(bytes));
-  Reset();
-  if (spec_.kv_cache()) Reserve(position);
-  SavedValues values = SavedValues::Reader(bytes);
-  const std::vector<Piece> pieces = Pieces();
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    std::vector<uint8_t> host(pieces[i].size);
-    Walk(position, i, host.data(), &values);
-    device_->CopyIn(pieces[i].data, host.data(), host.size());
+Status CudaState::LoadPart(int part, int64_t position, std::span<const uint8_t> bytes) {
+  const auto own = bytes.subspan(PartOffset(part, position), PartBytes(part, position));
+  PS_RETURN_IF_ERROR(CheckFinite(own));
+  const Part at = PartAt(part);
+  LayerGroup& group = groups_[at.group];
+  Fit(&group, position);
+  SavedValues values = SavedValues::Reader(own);
+  for (int64_t i = 0; i < std::ssize(group.pieces); ++i) {
+    std::vector<uint8_t> host(static_cast<size_t>(at.heads * group.layout.size));
+    Walk(group, position, i, at.heads, host.data(), &values);
+    device_->CopyIn(group.pieces[i] + at.first * group.layout.size, host.data(), host.size());
   }
   return device_->status();
 }
 
 size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
-  const AttentionSpec& spec = layers.front();
-  const int64_t blocks = spec.kv_cache() ? (tokens + spec.block - 1) / spec.block : 1;
-  return static_cast<size_t>(blocks * std::ssize(layers) * spec.heads * HeadLayout(spec).size);
+  size_t bytes = 0;
+  for (const LayerGroup& group : LayerGroups(layers)) {
+    bytes += static_cast<size_t>(group.PiecesFor(tokens)) * group.piece_bytes();
+  }
+  return bytes;
 }
 
 }  // namespace polysketch::cuda

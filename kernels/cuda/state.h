@@ -1,7 +1,10 @@
 // States of sequences on the device.
 //
-// Recurrent kinds: one allocation; each layer, and in it each head, is contiguous. T is float, or
-// bf16 under StateFormat::kBf16:
+// Layers with the same attention are a group (LayerGroup), which has its memory in pieces, each for all
+// its layers and their kv heads; each layer, and in it each head, is contiguous. T is float, or bf16 under
+// StateFormat::kBf16.
+//
+// Recurrent kinds: one piece, each head
 //
 //   S          [features][d]      float32; under kBf16 two planes of 16 bits, first all upper and
 //                                 then all lower ones (kernels/state_planes.h)
@@ -13,8 +16,8 @@
 //   decay_sums [b]                with a decay gate: float32 sums of the log decays of the block's
 //                                 tokens, each from the first token on
 //
-// KV kinds: blocks of b tokens (Device::TakeBlock) for all layers and heads, each head keys [b][d]
-// and values [b][d].
+// KV kinds: a piece is a block of b tokens, each head keys [b][d] and values [b][d]. With a window there
+// are the blocks of the sinks, and those that a token may still read (AttentionSpec::DroppedTokens).
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
 // under either format:
@@ -22,7 +25,9 @@
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [n][far_dim],
 //              near_keys [n][near_dim] in mixed kinds, values [n][d], decay_sums [n] with a
 //              decay gate
-//   KV         keys [n][d] and values [n][d] of each block
+//   KV         keys [n][d] and values [n][d] of each block that is held
+//
+// Where all layers are one group, all layers of a block before the next block; else layer by layer.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +49,22 @@ struct HeadLayout {
   int64_t element = 4;  // bytes of a T
 };
 
-// All layers have the same attention (BackendFeature::kMixedLayers).
+// The layers of a model that have one attention, and their memory in a state.
+struct LayerGroup {
+  AttentionSpec spec;
+  HeadLayout layout;
+  int64_t layers = 0;
+  std::vector<uint8_t*> pieces = {};
+  int64_t dropped = 0;  // blocks that the window has left, after those of the sinks
+
+  int64_t heads() const { return layers * spec.key_heads(); }
+  size_t piece_bytes() const { return static_cast<size_t>(heads() * layout.size); }
+  // Pieces of `tokens` tokens.
+  int64_t PiecesFor(int64_t tokens) const { return spec.kv_cache() ? spec.CacheBlocks(tokens) : 1; }
+};
+// Without pieces. In the order of their first layers.
+std::vector<LayerGroup> LayerGroups(std::span<const AttentionSpec> layers);
+
 class CudaState final : public LayeredState {
  public:
   CudaState(Device* device, std::span<const AttentionSpec> layers);
@@ -53,6 +73,8 @@ class CudaState final : public LayeredState {
   size_t bytes() const override;
   std::unique_ptr<SequenceState> Clone() const override;
   void Reset() override;
+  // A part is a layer, or all layers where they are one group.
+  int parts() const override { return groups_.size() == 1 ? 1 : static_cast<int>(specs_.size()); }
   void CopyPart(int part, const SequenceState& other) override;
   void Truncate(int64_t position) override;
   size_t SavedBytes() const override { return SavedStateBytes(specs_, position()); }
@@ -60,32 +82,39 @@ class CudaState final : public LayeredState {
   Status CheckSavedSize(int64_t position, size_t size) const override;
   Status LoadPart(int part, int64_t position, std::span<const uint8_t> bytes) override;
 
-  // Recurrent kinds: the memory of layer 0, head 0.
-  uint8_t* memory() const { return memory_.data(); }
-  // KV kinds: allocates blocks for tokens [0, tokens).
-  void Reserve(int64_t tokens);
-  const std::vector<uint8_t*>& blocks() const { return blocks_; }
+  // The group of layers with this attention.
+  const LayerGroup& group(const AttentionSpec& spec) const;
+  std::span<const LayerGroup> groups() const { return groups_; }
+  // The place of a layer among those of its group.
+  int PlaceOf(int layer) const { return places_[static_cast<size_t>(layer)]; }
+  // Provides memory for the tokens [0, tokens) of a group, except those that were dropped.
+  void Reserve(const AttentionSpec& spec, int64_t tokens);
+  // Gives up the blocks of a group that are not read after `position` tokens.
+  void Drop(const AttentionSpec& spec, int64_t position);
 
  private:
-  int64_t AllHeads() const { return std::ssize(specs_) * spec_.heads; }
-  size_t block_bytes() const { return static_cast<size_t>(AllHeads() * layout_.size); }
-  // Returns all blocks but the first `count` to the device.
-  void KeepBlocks(size_t count);
-  // The allocations of the state: memory_, or the blocks.
-  struct Piece {
-    uint8_t* data;
-    size_t size;
+  // Some neighbouring heads of every piece of a group.
+  struct Part {
+    size_t group;
+    int64_t first, heads;
   };
-  std::vector<Piece> Pieces() const;
-  // Passes the saved values of `position` tokens in piece `index` to `values`, in order. `heads` is
-  // a copy of the piece on the host.
-  void Walk(int64_t position, size_t index, uint8_t* heads, SavedValues* values) const;
+  Part PartAt(int part) const;
+  // Bytes of a part among those of a saved state of `position` tokens.
+  size_t PartBytes(int part, int64_t position) const;
+  size_t PartOffset(int part, int64_t position) const;
+  // Gives a group the pieces of a state of `position` tokens.
+  void Fit(LayerGroup* group, int64_t position);
+  // Gives a group so many pieces.
+  void Resize(LayerGroup* group, int64_t pieces);
+  // Passes the saved values of `position` tokens in piece `index` to `values`, in order. `host`: a copy of
+  // `heads` heads of the piece.
+  static void Walk(const LayerGroup& group, int64_t position, int64_t index, int64_t heads,
+                   uint8_t* host, SavedValues* values);
 
   Device* const device_;
-  const AttentionSpec spec_;
-  const HeadLayout layout_;
-  DeviceArray<uint8_t> memory_;
-  std::vector<uint8_t*> blocks_;
+  std::vector<LayerGroup> groups_;
+  const bool pooled_;  // whether pieces are blocks of Device::TakeBlock, since some group grows
+  std::vector<int> places_;  // of layers
 };
 
 size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens);

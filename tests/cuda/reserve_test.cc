@@ -91,7 +91,12 @@ void ExpectNoStepAsksForMemory(Backend* backend, const std::filesystem::path& fo
   DecodeThrice(*model, states);
   EXPECT_EQ(simt::LoadedKernels(), kernels) << folder;
   EXPECT_GT(testing::Replays(), replays) << folder << ": no step was recorded";
-  EXPECT_EQ(backend->device_memory().held, reserved) << folder;
+  if (std::ranges::count(model->attention(), model->attention().front()) ==
+      std::ssize(model->attention())) {
+    EXPECT_EQ(backend->device_memory().held, reserved) << folder;
+  } else {  // blocks of one size may be freed for larger ones of another
+    EXPECT_LE(backend->device_memory().held, reserved) << folder;
+  }
   EXPECT_TRUE(backend->status().ok()) << backend->status().ToString();
   simt::Give(rest);
 }
@@ -108,6 +113,14 @@ TEST_F(CudaReserveTest, NoStepAsksForMemory) {
     for (const std::filesystem::path& folder : folders) {
       ExpectNoStepAsksForMemory(&cuda_->device(), folder, format, Scale(8, 40));
     }
+  }
+}
+
+// Grouped queries, and layers with windows beside others.
+TEST_F(CudaReserveTest, NoStepOfAFrameAsksForMemory) {
+  for (const std::string name : {"llama_one_kv_head", "qwen3_window_sinks", "mistral_window"}) {
+    ExpectNoStepAsksForMemory(&cuda_->device(), testing::SourceDir() / "tests/data/frames" / name,
+                              StateFormat::kBf16, Scale(4, 20));
   }
 }
 

@@ -1,0 +1,72 @@
+// The frames of Hugging Face folders on the cuda backend: logits of transformers in float32, and the same
+// bits however tokens arrive, in float32 and in bf16.
+#include <string>
+#include <vector>
+
+#include "tests/cuda/cuda_test.h"
+#include "tests/engine/model/frame_recording.h"
+#include "tests/engine/model/model_runner.h"
+
+namespace polysketch {
+namespace {
+
+using CudaFramesTest = testing::CudaTest;
+
+bool HasFarPart(const std::string& name) { return name.ends_with("_far"); }
+
+std::unique_ptr<DecoderModel> Load(const std::string& name, Backend* backend, DataType weights,
+                                   StateFormat format) {
+  LoadOptions options;
+  options.weights = weights;
+  options.state_format = format;
+  return testing::LoadModel(testing::FramesFolder() / name, backend, options);
+}
+
+// The tolerance of tests/engine/model/frames_test.cc.
+TEST_F(CudaFramesTest, LogitsOfTransformersHoweverTokensArrive) {
+  int frames = 0;
+  for (const std::string& name : testing::FrameNames()) {
+    if (HasFarPart(name)) continue;
+    SCOPED_TRACE(name);
+    ++frames;
+    const testing::FrameRecording recording(name);
+    const auto model = Load(name, &cuda_->device(), DataType::kF32, StateFormat::kF32);
+    const auto count = static_cast<int>(recording.tokens.size());
+    const auto whole = testing::LogitsOf(*model, recording.tokens, {count});
+    EXPECT_LT(recording.Error(whole), 1e-4);
+    EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, {7, 1, 20, count - 28}), whole);
+  }
+  EXPECT_EQ(frames, 21);
+}
+
+// Weights, keys and values of 8 bits of precision: 2^-8 at some ten places of a few layers, which add up as
+// a random walk, of logits that are differences of large ones: below a tenth of the largest. A wrong head or
+// mask is off by its whole size.
+TEST_F(CudaFramesTest, Bf16LogitsAreClose) {
+  for (const std::string name :
+       {"llama", "qwen3_window_sinks", "smollm3_window", "powercoder", "brumby_small"}) {
+    SCOPED_TRACE(name);
+    const testing::FrameRecording recording(name);
+    const auto model = Load(name, &cuda_->device(), DataType::kBf16, StateFormat::kBf16);
+    const auto count = static_cast<int>(recording.tokens.size());
+    const auto whole = testing::LogitsOf(*model, recording.tokens, {count});
+    EXPECT_LT(recording.Error(whole), 0.1);
+    EXPECT_GT(recording.Error(whole), 1e-4);
+    EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, std::vector<int>(count, 1)), whole);
+  }
+}
+
+TEST_F(CudaFramesTest, RefusesFarParts) {
+  for (const std::string& name : testing::FrameNames()) {
+    if (!HasFarPart(name)) continue;
+    const Status status =
+        DecoderModel::Load((testing::FramesFolder() / name).string(), &cuda_->device(), {})
+            .status();
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition) << name;
+    EXPECT_NE(status.message().find("no far parts beside windows"), std::string::npos)
+        << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace polysketch

@@ -1,0 +1,221 @@
+// Grouped queries, windows with sinks, and layers that differ, on the general and on the tensor core kernels:
+// against the definition, and the same bits under every split and beside other sequences; states of such
+// layers that are saved, copied and cut.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/bf16_error.h"
+#include "tests/cuda/cuda_test.h"
+#include "tests/kernels/attention_case.h"
+#include "tests/kernels/attention_oracle.h"
+
+namespace polysketch {
+namespace {
+
+using testing::Layers;
+using testing::Random;
+using testing::Runner;
+using testing::Sequence;
+
+struct Shape {
+  int heads, kv_heads, head_dim, block;
+  int window = 0;
+  WindowKind kind = WindowKind::kSliding;
+  int sinks = 0;
+};
+
+AttentionSpec Spec(AttentionKind kind, StateFormat format, const Shape& shape) {
+  AttentionSpec spec = testing::MakeSpec(kind, shape.heads, shape.head_dim, 16, shape.block);
+  spec.kv_heads = shape.kv_heads;
+  spec.window = shape.window;
+  spec.window_kind = shape.kind;
+  spec.sinks = shape.sinks;
+  spec.state_format = format;
+  return spec;
+}
+
+AttentionSpec Gated(AttentionSpec spec) {
+  spec.decay_gate = true;
+  spec.stabilizer = 1e-6f;
+  return spec;
+}
+
+// What the tensor core kernels compute: windows that begin within a part of 64 keys and within a block,
+// sinks in a part of their own, in a shared one and in several.
+std::vector<AttentionSpec> TensorSpecs() {
+  constexpr auto kF = StateFormat::kBf16;
+  constexpr auto kBlocks = WindowKind::kBlocks;
+  return {Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 64, 100, WindowKind::kSliding, 3}),
+          Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 40, kBlocks, 30}),
+          Spec(AttentionKind::kSoftmax, kF, {2, 2, 128, 136, 70, WindowKind::kSliding, 0}),
+          Spec(AttentionKind::kSoftmax, kF, {3, 1, 32, 80, 1, WindowKind::kSliding, 1}),
+          Spec(AttentionKind::kSoftmax, kF, {6, 2, 64, 80}),
+          Spec(AttentionKind::kPolynomial, kF, {2, 1, 32, 24, 37, WindowKind::kSliding, 5}),
+          Gated(Spec(AttentionKind::kSymmetricPower, kF, {4, 2, 32, 40})),
+          Gated(Spec(AttentionKind::kSymmetricPower, kF, {2, 1, 64, 32})),
+          Spec(AttentionKind::kLearnedSketchMixed, kF, {3, 1, 64, 32}),
+          Spec(AttentionKind::kLinear, kF, {2, 1, 32, 16})};
+}
+
+int Tokens(const AttentionSpec& spec) { return 3 * spec.block + 2 * spec.window + 11; }
+
+class CudaLayersTest : public testing::CudaTest {
+ protected:
+  // A sequence in random parts beside another one, three times: the bits of it alone.
+  void ExpectAnySplit(const Layers& layers, int tokens, Random* random) {
+    const Sequence sequence = testing::RandomSequence(layers, tokens, random);
+    const Sequence other = testing::RandomSequence(layers, tokens, random);
+    const auto whole = testing::RunAlone(*cuda_, layers, sequence, {tokens});
+    std::vector<std::vector<int>> splits = {std::vector<int>(static_cast<size_t>(tokens), 1)};
+    for (int i = 0; i < Scale(2, 20); ++i) splits.push_back(random->Split(tokens));
+    for (size_t i = 0; i < splits.size(); ++i) {
+      testing::SeedSchedule(i);
+      Runner mine(*cuda_, layers, sequence), its(*cuda_, layers, other);
+      for (const int rows : splits[i]) {
+        const int left = tokens - static_cast<int>(its.state->position());
+        const int beside = std::min<int>(left, static_cast<int>(random->Int(0, 20)));
+        std::vector<testing::Part> step = {{&mine, rows}};
+        if (i > 0 && beside > 0) step.insert(step.begin() + random->Int(0, 1), {&its, beside});
+        testing::Step(*cuda_, layers, step);
+      }
+      for (size_t layer = 0; layer < whole.size(); ++layer) {
+        for (size_t e = 0; e < whole[layer].size(); ++e) {
+          ASSERT_EQ(mine.outputs[layer][e], whole[layer][e])
+              << testing::Describe(layers) << " split " << ::testing::PrintToString(splits[i])
+              << " layer " << layer << " element " << e;
+        }
+      }
+    }
+  }
+};
+
+TEST_F(CudaLayersTest, TensorCoreKernelsAreTheirDefinition) {
+  Random random(1);
+  for (const AttentionSpec& spec : TensorSpecs()) {
+    testing::ExpectBf16Definition(*cuda_, spec, Tokens(spec), &random);
+  }
+}
+
+TEST_F(CudaLayersTest, TensorCoreKernelsUnderAnySplit) {
+  Random random(2);
+  for (const AttentionSpec& spec : TensorSpecs()) ExpectAnySplit(spec, Tokens(spec), &random);
+}
+
+// Those of float32 states.
+std::vector<AttentionSpec> GeneralSpecs() {
+  std::vector<AttentionSpec> specs = testing::GroupedSpecs();
+  for (const AttentionSpec& spec : testing::GroupedRecurrentSpecs()) {
+    if (spec.state_format == StateFormat::kF32) specs.push_back(spec);
+  }
+  for (const AttentionSpec& spec : testing::WindowSpecs()) specs.push_back(spec);
+  return specs;
+}
+
+TEST_F(CudaLayersTest, GeneralKernelsAreTheirDefinition) {
+  Random random(3);
+  for (const AttentionSpec& spec : GeneralSpecs()) {
+    const int tokens = 2 * spec.block + spec.window + 9;
+    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], tokens);
+    const auto out = testing::RunAlone(*cuda_, spec, sequence, {tokens});
+    for (size_t i = 0; i < want.value.size(); ++i) {
+      ASSERT_NEAR(out[0][i], want.value[i], want.tolerance[i])
+          << testing::Describe(spec) << " element " << i;
+    }
+  }
+}
+
+// Layers that differ, of float32 and of bf16, and some on tensor cores.
+std::vector<Layers> Mixtures() {
+  std::vector<Layers> models;
+  for (const Layers& layers : testing::Mixtures()) {
+    if (std::ranges::any_of(layers, [](const AttentionSpec& spec) {
+          return spec.far_part() || spec.state_format != StateFormat::kF32;
+        })) {
+      continue;
+    }
+    models.push_back(layers);
+  }
+  const AttentionSpec full = Spec(AttentionKind::kSoftmax, StateFormat::kBf16, {4, 2, 32, 24});
+  AttentionSpec window = full;
+  window.window = 30;
+  window.sinks = 2;
+  const AttentionSpec gated =
+      Gated(Spec(AttentionKind::kSymmetricPower, StateFormat::kBf16, {4, 2, 32, 40}));
+  models.emplace_back(std::vector<AttentionSpec>{window, full, gated, window});
+  return models;
+}
+
+TEST_F(CudaLayersTest, LayersThatDifferUnderAnySplit) {
+  Random random(4);
+  for (const Layers& layers : Mixtures()) ExpectAnySplit(layers, 75, &random);
+}
+
+// Each layer of a mixture has the bits that it has in a model of its own.
+TEST_F(CudaLayersTest, LayersThatDifferAreThoseOfTheirOwnModels) {
+  Random random(5);
+  for (const Layers& layers : Mixtures()) {
+    const Sequence sequence = testing::RandomSequence(layers, 75, &random);
+    const auto all = testing::RunAlone(*cuda_, layers, sequence, {40, 1, 34});
+    for (int i = 0; i < layers.size(); ++i) {
+      const Sequence own{75, {sequence.layers[static_cast<size_t>(i)]}};
+      EXPECT_EQ(testing::RunAlone(*cuda_, layers[i], own, {75})[0], all[static_cast<size_t>(i)])
+          << testing::Describe(layers) << " layer " << i;
+    }
+  }
+}
+
+// Before and after blocks are folded and dropped; into new states and into used ones.
+TEST_F(CudaLayersTest, StatesAreSavedCopiedAndCut) {
+  Random random(6);
+  std::vector<Layers> models = Mixtures();
+  const std::vector<AttentionSpec> windows = testing::WindowSpecs();
+  models.push_back(Layers(windows[1], 2));
+  models.push_back(Layers(windows[4], 2));
+  for (const Layers& layers : models) {
+    const Sequence whole = testing::RandomSequence(layers, 80, &random);
+    const Sequence other = testing::RandomSequence(layers, 80, &random);
+    const auto want = testing::RunAlone(*cuda_, layers, whole, {80});
+    const auto expect_goes_on = [&](Runner* runner, const std::string& what) {
+      testing::Step(*cuda_, layers, {{runner, 80 - static_cast<int>(runner->state->position())}});
+      EXPECT_EQ(runner->outputs, want) << testing::Describe(layers) << " " << what;
+    };
+    for (const int cut : {0, 7, 48, 61}) {
+      const std::string at = "at " + std::to_string(cut);
+      Runner first(*cuda_, layers, whole);
+      if (cut > 0) testing::Step(*cuda_, layers, {{&first, cut}});
+      EXPECT_EQ(first.state->bytes(), cuda_->StateBytes(layers, cut)) << at;
+      std::vector<uint8_t> saved(first.state->SavedBytes());
+      first.state->Save(saved);
+      for (const bool loads : {true, false}) {
+        for (const int before : {0, 70}) {
+          Runner second(*cuda_, layers, other);
+          if (before > 0) testing::Step(*cuda_, layers, {{&second, before}});
+          if (loads) {
+            ASSERT_TRUE(second.state->Load(cut, saved).ok());
+          } else {
+            second.state->CopyFrom(*first.state);
+          }
+          EXPECT_EQ(second.state->bytes(), first.state->bytes()) << at;
+          second.sequence = &whole;
+          second.outputs = first.outputs;
+          expect_goes_on(&second, (loads ? "loaded " : "copied ") + at);
+        }
+      }
+      // Tokens of another sequence that are taken back.
+      Runner longer(*cuda_, layers, other);
+      longer.state = first.state->Clone();
+      const int more = static_cast<int>(std::min<int64_t>(first.state->Removable(cut), 9));
+      if (more > 0) testing::Step(*cuda_, layers, {{&longer, more}});
+      ASSERT_LE(longer.state->EarliestTruncation(), cut);
+      longer.state->Truncate(cut);
+      longer.sequence = &whole;
+      longer.outputs = first.outputs;
+      expect_goes_on(&longer, "cut " + at);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace polysketch
