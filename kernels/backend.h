@@ -84,19 +84,6 @@ struct StepInput {
   int64_t variant = 0;  // negative: equals no other step
 };
 
-// What not every backend implements. A model that needs more is refused when it is loaded.
-enum class BackendFeature {
-  kDecayGate,        // LogSigmoid, and Attention with a decay gate
-  kRmsNorm,          // NormKind::kRms, and an epsilon other than 1e-5
-  kSiluGate,         // GateKind::kSilu
-  kUngatedMlp,       // GateKind::kUngatedGelu
-  kGroupedQueries,   // fewer heads of keys and values than of queries
-  kRopeThetas,       // thetas other than RopeThetas(d)
-  kNormsBeforeRope,  // HeadNorms::before_rotation
-  kMixedLayers,      // layers whose attention differs
-  kWindows,          // AttentionSpec::window
-};
-
 // Device memory in bytes: held by the backend, and free.
 struct DeviceMemory {
   size_t held = 0, free = 0;
@@ -115,7 +102,9 @@ class Backend {
   // The first error of the device. After an error no result may be used; further calls neither
   // crash nor block. Always OK for backends that compute on the host.
   virtual Status status() const { return Status(); }
-  virtual bool has(BackendFeature feature) const = 0;
+  // Whether Attention computes windows with a far part (AttentionSpec::far_part). A model that has them is
+  // refused by a backend that does not.
+  virtual bool has_far_parts() const { return true; }
   // Whether Attention reads states of the format.
   virtual bool has_state_format(StateFormat /*format*/) const { return true; }
 
@@ -199,7 +188,7 @@ class Backend {
                             const HeadShape& shape, std::span<const float> thetas,
                             const HeadNorms& norms, float* q, float* k, float* normed_q,
                             float* normed_k) {
-    PS_CHECK(!norms.before_rotation) << "a backend without BackendFeature::kNormsBeforeRope";
+    PS_CHECK(!norms.before_rotation) << "of the backend itself";
     const auto rows = static_cast<int64_t>(positions.size());
     Rope(qkv, positions, shape, thetas, q, k);
     Norm(q, rows * shape.heads, shape.head_dim, norms.q, normed_q);
@@ -225,7 +214,7 @@ class Backend {
                               int heads, float* out) = 0;
   // out[m][h] = x[m][h] maps[h] + biases[h], summed from the bias over i in order. x [rows, heads,
   // width], maps [heads, width, size], biases [heads, size], out [rows, heads, size], size a multiple of
-  // 16. Only called if has(BackendFeature::kWindows).
+  // 16. Only called if has_far_parts().
   virtual void HeadMaps(const float* /*x*/, int64_t /*rows*/, int /*heads*/, int /*width*/,
                         const float* /*maps*/, const float* /*biases*/, int /*size*/,
                         float* /*out*/) {}
@@ -279,9 +268,8 @@ class Backend {
     of_attention.far_mass = input.far_mass;
     AttentionMatMul(spec, layer, segments, of_attention, rows, w, input.attended, x);
   }
-  // out[i] = log(1 / (1 + exp(-x[i]))). x, out [size]; out may be x. Only called if
-  // has(BackendFeature::kDecayGate).
-  virtual void LogSigmoid(const float* /*x*/, int64_t /*size*/, float* /*out*/) {}
+  // out[i] = log(1 / (1 + exp(-x[i]))). x, out [size]; out may be x.
+  virtual void LogSigmoid(const float* x, int64_t size, float* out) = 0;
   // out[m] = log sum_j exp(x[m][j]). x [rows, width], out [rows].
   virtual void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) = 0;
 

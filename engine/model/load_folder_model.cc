@@ -8,44 +8,17 @@
 #include "base/memory_limit.h"
 #include "engine/model/decoder_model.h"
 #include "engine/model/weight_reader.h"
-#include "kernels/angles.h"
 
 namespace polysketch {
 namespace {
 
 // FAILED_PRECONDITION names what the model needs and the backend lacks.
 Status CheckFeatures(const ModelSpec& spec, const Backend& backend, const std::string& config) {
-  const FrameSpec& frame = spec.frame;
-  const auto any = [&](const auto& holds) { return std::ranges::any_of(spec.layers, holds); };
-  const AttentionSpec& first = spec.layers.front().attention;
-  const struct {
-    BackendFeature feature;
-    bool needed;
-    const char* name;
-  } needs[] = {
-      {BackendFeature::kDecayGate, any([](const LayerSpec& l) { return l.attention.decay_gate; }),
-       "decay gate"},
-      {BackendFeature::kRmsNorm, frame.norm == NormKind::kRms || frame.epsilon != 1e-5f, "RMSNorm"},
-      {BackendFeature::kSiluGate, frame.gate == GateKind::kSilu, "SiLU gate"},
-      {BackendFeature::kUngatedMlp, frame.gate == GateKind::kUngatedGelu, "MLP without a gate"},
-      {BackendFeature::kGroupedQueries,
-       any([](const LayerSpec& l) { return l.attention.query_group() > 1; }), "grouped queries"},
-      {BackendFeature::kRopeThetas,
-       any([](const LayerSpec& l) { return !l.rope; }) ||
-           frame.rope_thetas != RopeThetas(first.head_dim),
-       "RoPE but that of base 10000 in every layer"},
-      {BackendFeature::kNormsBeforeRope, frame.head_norms, "norms of heads before RoPE"},
-      {BackendFeature::kMixedLayers, any([&](const LayerSpec& l) { return l.attention != first; }),
-       "layers that differ"},
-      {BackendFeature::kWindows, any([](const LayerSpec& l) { return l.attention.window > 0; }),
-       "windows of attention"},
-  };
-  for (const auto& need : needs) {
-    if (!need.needed || backend.has(need.feature)) continue;
-    return FailedPrecondition(config, ": expected a model that ", backend.name(),
-                              " computes, which has no ", need.name, "; found one that needs it");
-  }
-  return Status();
+  const auto has_far_part = [](const LayerSpec& layer) { return layer.attention.far_part(); };
+  if (backend.has_far_parts() || std::ranges::none_of(spec.layers, has_far_part)) return Status();
+  return FailedPrecondition(config, ": expected a model that ", backend.name(),
+                            " computes, which has ",
+                            "no far parts beside windows; found one that needs them");
 }
 
 // `vocabulary`: tokens of the tokenizer, not 0.

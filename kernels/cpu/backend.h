@@ -24,7 +24,6 @@ class CpuBackend final : public Backend {
   std::string_view name() const override;
   int threads() const override { return context_.threads(); }
   ThreadPool* pool() override { return &context_.pool(); }
-  bool has(BackendFeature /*feature*/) const override { return true; }
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override {

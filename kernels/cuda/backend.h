@@ -38,7 +38,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return name_; }
   int threads() const override { return 1; }
   Status status() const override { return device_->status(); }
-  bool has(BackendFeature /*feature*/) const override { return true; }
+  bool has_far_parts() const override { return false; }
   bool has_state_format(StateFormat format) const override {
     return format == StateFormat::kF32 || format == StateFormat::kBf16;
   }

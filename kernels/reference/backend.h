@@ -19,7 +19,6 @@ class ReferenceBackend final : public Backend {
     return float64_state_ ? "reference/float64-state" : "reference";
   }
   int threads() const override { return 1; }
-  bool has(BackendFeature /*feature*/) const override { return true; }
 
   std::unique_ptr<const Matrix> PackMatrix(const HostMatrix& w, bool transpose,
                                            DataType type) override;

@@ -14,8 +14,8 @@ using CudaFramesTest = testing::CudaTest;
 
 bool HasFarPart(const std::string& name) { return name.ends_with("_far"); }
 
-std::unique_ptr<DecoderModel> Load(const std::string& name, Backend* backend, DataType weights,
-                                   StateFormat format) {
+std::unique_ptr<FolderModel> Load(const std::string& name, Backend* backend, DataType weights,
+                                  StateFormat format) {
   LoadOptions options;
   options.weights = weights;
   options.state_format = format;
@@ -60,8 +60,7 @@ TEST_F(CudaFramesTest, RefusesFarParts) {
   for (const std::string& name : testing::FrameNames()) {
     if (!HasFarPart(name)) continue;
     const Status status =
-        DecoderModel::Load((testing::FramesFolder() / name).string(), &cuda_->device(), {})
-            .status();
+        FolderModel::Load((testing::FramesFolder() / name).string(), &cuda_->device(), {}).status();
     EXPECT_EQ(status.code(), Code::kFailedPrecondition) << name;
     EXPECT_NE(status.message().find("no far parts beside windows"), std::string::npos)
         << status.message();

@@ -14,6 +14,7 @@
 
 #include "engine/checkpoint/safetensors.h"
 #include "engine/checkpoint/strict_json.h"
+#include "tests/engine/model/frame_recording.h"
 #include "tests/engine/model/model_runner.h"
 #include "tests/testing/backend_test.h"
 #include "tests/testing/environment.h"
@@ -24,42 +25,8 @@
 namespace polysketch {
 namespace {
 
-std::filesystem::path FramesFolder() { return testing::SourceDir() / "tests/data/frames"; }
-
-std::vector<std::string> Cases() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(FramesFolder())) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-struct Recording {
-  explicit Recording(const std::string& name) {
-    const SafetensorsFile file =
-        SafetensorsFile::Open((FramesFolder() / name / "golden.safetensors").string()).value();
-    const TensorView& stored = file.tensors().find("logits")->second;
-    tokens.resize(static_cast<size_t>(stored.shape[0]));
-    logits.resize(static_cast<size_t>(stored.size()));
-    file.tensors().find("tokens")->second.ReadInts(0, tokens);
-    stored.ReadFloats(0, logits);
-    for (const float x : logits) largest = std::max(largest, std::abs(x));
-  }
-
-  // The largest difference, as a share of the largest logit.
-  double Error(const std::vector<float>& found) const {
-    double error = 0;
-    for (size_t i = 0; i < logits.size(); ++i) {
-      error = std::max(error, std::abs(static_cast<double>(logits[i]) - found[i]));
-    }
-    return error / largest;
-  }
-
-  std::vector<int32_t> tokens;
-  std::vector<float> logits;  // [tokens, vocabulary]
-  float largest = 0;
-};
+using testing::FramesFolder;
+using Recording = testing::FrameRecording;
 
 LoadOptions InFloat32() {
   LoadOptions options;
@@ -82,8 +49,8 @@ class FramesTest : public testing::BackendTest {
 // float32 angles, 2^-24 of an angle of 40. Large weights make logits of order 10 of differences of some.
 TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
   const auto backend = NewBackend(2);
-  ASSERT_EQ(Cases().size(), 23u);
-  for (const std::string& name : Cases()) {
+  ASSERT_EQ(testing::FrameNames().size(), 23u);
+  for (const std::string& name : testing::FrameNames()) {
     SCOPED_TRACE(name);
     const Recording recording(name);
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
@@ -185,7 +152,7 @@ TEST_P(FramesTest, PaddedRowsHaveNoLogits) {
 // A rotation of the residual stream changes the weights, where there is one, and the logits within the roundings of float32.
 TEST_P(FramesTest, ARotatedResidualStreamComputesTheSame) {
   const auto backend = NewBackend(2);
-  for (const std::string& name : Cases()) {
+  for (const std::string& name : testing::FrameNames()) {
     if (IsSlow(name)) continue;
     SCOPED_TRACE(name);
     const Recording recording(name);
@@ -207,7 +174,7 @@ TEST_P(FramesTest, ARotatedResidualStreamComputesTheSame) {
 // logits that are typical. Rows that are joined wrongly give other logits altogether.
 TEST_P(FramesTest, QuantisedWhenLoaded) {
   const auto backend = NewBackend(2);
-  for (const std::string& name : Cases()) {
+  for (const std::string& name : testing::FrameNames()) {
     if (IsSlow(name)) continue;
     SCOPED_TRACE(name);
     const Recording recording(name);
@@ -236,51 +203,25 @@ TEST_P(FramesTest, QuantisedWhenLoaded) {
 INSTANTIATE_TEST_SUITE_P(Backends, FramesTest, ::testing::ValuesIn(testing::AllBackends()),
                          testing::ParamName);
 
-// A backend without what these models need.
+// A backend without far parts beside windows.
 class PlainBackend : public testing::StagedBackend {
  public:
   using StagedBackend::StagedBackend;
-  bool has(BackendFeature /*feature*/) const override { return false; }
+  bool has_far_parts() const override { return false; }
 };
 
 TEST(FramesLoadTest, RefusesWhatTheBackendLacks) {
   PlainBackend backend(NewReferenceBackend());
-  const Status status =
-      FolderModel::Load((FramesFolder() / "qwen3").string(), &backend, {}).status();
-  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
-  EXPECT_NE(status.message().find("RMSNorm"), std::string::npos) << status.message();
-}
-
-// A backend that lacks one feature.
-class LackingBackend : public testing::StagedBackend {
- public:
-  explicit LackingBackend(BackendFeature lacks)
-      : StagedBackend(NewReferenceBackend()), lacks_(lacks) {}
-  bool has(BackendFeature feature) const override { return feature != lacks_; }
-
- private:
-  const BackendFeature lacks_;
-};
-
-TEST(FramesLoadTest, RefusesEachFeatureByItsName) {
-  const struct {
-    BackendFeature lacks;
-    const char *refused, *loaded, *name;
-  } cases[] = {
-      {BackendFeature::kMixedLayers, "qwen3_window", "mistral_window", "layers that differ"},
-      {BackendFeature::kWindows, "mistral_window", "mistral", "windows of attention"},
-      {BackendFeature::kGroupedQueries, "brumby", "llama_own_kv_heads", "grouped queries"},
-      {BackendFeature::kDecayGate, "powercoder", "llama", "decay gate"},
-      {BackendFeature::kUngatedMlp, "powercoder", "brumby", "MLP without a gate"},
+  const auto load = [&](const char* name) {
+    return FolderModel::Load((FramesFolder() / name).string(), &backend, {}).status();
   };
-  for (const auto& c : cases) {
-    LackingBackend backend(c.lacks);
-    const Status status =
-        FolderModel::Load((FramesFolder() / c.refused).string(), &backend, {}).status();
+  for (const char* name : {"llama_window_far", "qwen3_window_far"}) {
+    const Status status = load(name);
     EXPECT_EQ(status.code(), Code::kFailedPrecondition);
-    EXPECT_NE(status.message().find(c.name), std::string::npos) << status.message();
-    EXPECT_TRUE(FolderModel::Load((FramesFolder() / c.loaded).string(), &backend, {}).ok());
+    EXPECT_NE(status.message().find("no far parts beside windows"), std::string::npos)
+        << status.message();
   }
+  EXPECT_TRUE(load("llama_window_sinks").ok());
 }
 
 void Write(const std::filesystem::path& path, const std::string& bytes) {
