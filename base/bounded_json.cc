@@ -72,7 +72,8 @@ class Document {
     if (level.value.is_array()) {
       level.value.push_back(std::move(value));
     } else if constexpr (kOrdered) {
-      // The library looks for a key among all others, one by one, and copies values when it moves them.
+      // The library looks for a key among all others, one by one, and copies values when it moves
+      // them.
       const auto [found, added] = level.places.emplace(level.key, level.members.size());
       if (added) {
         level.members.emplace_back(std::move(level.key), std::move(value));
@@ -365,8 +366,8 @@ int64_t ParsedJsonBytes(std::string_view text) {
   constexpr int64_t kElement = 48;  // 16, in a vector that doubles: the old one and the new one
   constexpr int64_t kContainer =
       112;  // an empty map or vector, and the first allocation of a vector
-  // The node of a map; or a pair of an ordered object (48) in a vector that doubles and in the object,
-  // and the entry of its key in the index.
+  // The node of a map; or a pair of an ordered object (48) in a vector that doubles and in the
+  // object, and the entry of its key in the index.
   constexpr int64_t kMember = 288;
   constexpr int64_t kString = 48;
   constexpr int64_t kInline = 15;  // characters of a string without memory of its own

@@ -1,6 +1,6 @@
-// JSON from outside. The program reads JSON that it did not write itself by ParseJson alone: within a
-// depth, because the library copies, compares and prints values by recursion, and without more memory
-// than what it returns takes. Never throws.
+// JSON from outside. The program reads JSON that it did not write itself by ParseJson alone: within
+// a depth, because the library copies, compares and prints values by recursion, and without more
+// memory than what it returns takes. Never throws.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,11 @@ struct JsonLimits {
   std::span<const JsonPath> as_text = {};
 };
 
-// Parses `text`, one value with white space around it. INVALID_ARGUMENT for text that is no JSON, that
-// nests deeper than the limit, that has a number out of the range of double, or a key twice if `limits`
-// forbids that. An integer that does not fit in 64 bits becomes a double. Json: nlohmann::json, or
-// nlohmann::ordered_json, which keeps the order of keys. Takes no more time than sorting the text.
+// Parses `text`, one value with white space around it. INVALID_ARGUMENT for text that is no JSON,
+// that nests deeper than the limit, that has a number out of the range of double, or a key twice if
+// `limits` forbids that. An integer that does not fit in 64 bits becomes a double. Json:
+// nlohmann::json, or nlohmann::ordered_json, which keeps the order of keys. Takes no more time than
+// sorting the text.
 template <typename Json = nlohmann::json>
 Result<Json> ParseJson(std::string_view text, JsonLimits limits = {});
 

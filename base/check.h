@@ -6,12 +6,12 @@
 
 namespace polysketch {
 
-// `function` is called before the message of a broken invariant, or of EndProcess: the log writes what
-// came before.
+// `function` is called before the message of a broken invariant, or of EndProcess: the log writes
+// what came before.
 void CallBeforeAbort(void (*function)());
 
-// Ends the process with exit status 1: its surroundings lack what it cannot do without. The message is
-// "WHAT: REASON".
+// Ends the process with exit status 1: its surroundings lack what it cannot do without. The message
+// is "WHAT: REASON".
 [[noreturn]] void EndProcess(const char* what, const char* reason);
 
 class CheckFailure {

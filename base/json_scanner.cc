@@ -10,8 +10,9 @@ using Place = JsonScanner::Place;
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsHex(char c) { return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
-// The states of a number, by what was read last: '-', '0' (alone), '1' (digits), '.', 'f' (digits of the
-// fraction), 'e', '+' (a sign of the exponent), 'x' (its digits). NUL: the byte does not continue it.
+// The states of a number, by what was read last: '-', '0' (alone), '1' (digits), '.', 'f' (digits
+// of the fraction), 'e', '+' (a sign of the exponent), 'x' (its digits). NUL: the byte does not
+// continue it.
 char NextInNumber(char state, char c) {
   switch (state) {
     case '-':

@@ -1,5 +1,5 @@
-// Reads a JSON text byte by byte, as it arrives, and says where it is: a program that waits for the end
-// of a value knows it without reading the text again.
+// Reads a JSON text byte by byte, as it arrives, and says where it is: a program that waits for the
+// end of a value knows it without reading the text again.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace polysketch {
 // White space of JSON.
 inline bool IsJsonSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-// Accepts what ParseJson accepts, but for half pairs of surrogates, bytes that are not UTF-8 and numbers out
-// of range, which it does not look at. The text is an array or an object.
+// Accepts what ParseJson accepts, but for half pairs of surrogates, bytes that are not UTF-8 and
+// numbers out of range, which it does not look at. The text is an array or an object.
 class JsonScanner {
  public:
   explicit JsonScanner(int max_depth = kMaxJsonDepth) : max_depth_(max_depth) {}

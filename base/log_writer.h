@@ -1,5 +1,5 @@
-// Writes log lines to a file descriptor on a thread of its own: a reader of the log that stalls must
-// not stall the program. Lines that do not fit into the buffer are dropped and counted.
+// Writes log lines to a file descriptor on a thread of its own: a reader of the log that stalls
+// must not stall the program. Lines that do not fit into the buffer are dropped and counted.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Memory where the process may not have all that the machine has (ulimit -v, RLIMIT_DATA): new work is
-// refused while what runs still finds memory.
+// Memory where the process may not have all that the machine has (ulimit -v, RLIMIT_DATA): new work
+// is refused while what runs still finds memory.
 #pragma once
 
 #include <cstddef>

@@ -7,8 +7,8 @@
 
 namespace polysketch {
 
-// Two levels: all shares belong to `name`, and each `part` of it has a share of that share. So a client
-// that names many parts takes no more from others than one that names none.
+// Two levels: all shares belong to `name`, and each `part` of it has a share of that share. So a
+// client that names many parts takes no more from others than one that names none.
 struct Principal {
   // "tenant acme" with API keys; otherwise the address: "host 10.0.0.7", "host 2001:db8::", "unix".
   std::string name = {};

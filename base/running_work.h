@@ -1,5 +1,5 @@
-// The work of a thread as others see it: when it last moved, whether it is still wanted, and whether
-// it has begun to change something.
+// The work of a thread as others see it: when it last moved, whether it is still wanted, and
+// whether it has begun to change something.
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ class RunningWork {
     moved_.store(Clock::now().time_since_epoch().count());
   }
   void End() { moved_.store(0); }
-  // The caller that waited for the work leaves. Returns false if BeginChange has returned true: what
-  // becomes of the change is unknown.
+  // The caller that waited for the work leaves. Returns false if BeginChange has returned true:
+  // what becomes of the change is unknown.
   bool SetUnwanted() {
     State wanted = State::kWanted;
     return state_.compare_exchange_strong(wanted, State::kUnwanted) || wanted == State::kUnwanted;

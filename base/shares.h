@@ -4,12 +4,12 @@
 //   - Fits: a principal may hold three times what it leaves free (dynamic thresholds: Choudhury and
 //     Hahne, 1998). One principal alone gets three quarters of the pool, two get three sevenths
 //     each, and any number of them leave room for one that comes later. A part may hold three times
-//     what it leaves its principal, so that a part alone gets nine sixteenths. This is for what cannot
-//     be taken back.
-//   - HoldsMore: what can be taken back gives way, first of the principal that holds the most, and of
-//     its parts the one that holds the most (longest queue drop: Suter, Lakshman, Stiliadis and
-//     Choudhury, 1998). So those that ask for more than their share converge to equal ones, and what
-//     no other asks for is free for any.
+//     what it leaves its principal, so that a part alone gets nine sixteenths. This is for what
+//     cannot be taken back.
+//   - HoldsMore: what can be taken back gives way, first of the principal that holds the most, and
+//     of its parts the one that holds the most (longest queue drop: Suter, Lakshman, Stiliadis and
+//     Choudhury, 1998). So those that ask for more than their share converge to equal ones, and
+//     what no other asks for is free for any.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,8 @@ class Shares {
   }
 
   // Whether one may hold `more`, of the `free` that the pool has. A part without a name is the
-  // principal itself. `first`: a holder of nothing may take whatever is free, since pieces are large.
+  // principal itself. `first`: a holder of nothing may take whatever is free, since pieces are
+  // large.
   bool Fits(const Principal& who, int64_t more, int64_t free, bool first = false) const {
     if (more > free) return false;
     const Held held = Of(who);

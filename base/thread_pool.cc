@@ -93,7 +93,8 @@ void ThreadPool::WorkerLoop(int thread) {
     if (spins % kSpinsPerYield != 0) continue;
     std::this_thread::yield();
     if (std::chrono::steady_clock::now() - start < kSpin) continue;
-    // A loop that has begun wakes the worker even if its tasks are all taken by then: others follow.
+    // A loop that has begun wakes the worker even if its tasks are all taken by then: others
+    // follow.
     const uint64_t seen = claims_.load(std::memory_order_relaxed) & ~kTasksLeft;
     std::unique_lock<std::mutex> lock(mutex_);
     sleeping_.fetch_add(1, std::memory_order_seq_cst);

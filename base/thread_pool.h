@@ -5,8 +5,8 @@
 //
 // Cost: between two loops of a step the workers spin, because a decode step has about a hundred
 // loops of a few microseconds, and a futex for each would cost more than the work. After kSpin
-// without work the workers sleep on a condition variable. A loop ends with its last task: it waits for
-// no worker that has taken none, which another process may keep from its processor.
+// without work the workers sleep on a condition variable. A loop ends with its last task: it waits
+// for no worker that has taken none, which another process may keep from its processor.
 #pragma once
 
 #include <atomic>
@@ -45,8 +45,8 @@ class ThreadPool {
     });
   }
 
-  // Appends the number of tasks of every later loop that has any to *counts, until it is called with
-  // null. For tests of how ops divide their work. By the thread that calls ParallelFor.
+  // Appends the number of tasks of every later loop that has any to *counts, until it is called
+  // with null. For tests of how ops divide their work. By the thread that calls ParallelFor.
   void RecordTaskCounts(std::vector<int64_t>* counts) { task_counts_ = counts; }
 
  private:
@@ -57,8 +57,8 @@ class ThreadPool {
   // Runs tasks until none is left to take. Returns whether it ran one.
   bool TakeTasks(int thread);
 
-  // The current loop. Run writes it before it stores claims_. A thread reads it after it has taken a
-  // task: until that task is done, the loop cannot end and the next one cannot begin.
+  // The current loop. Run writes it before it stores claims_. A thread reads it after it has taken
+  // a task: until that task is done, the loop cannot end and the next one cannot begin.
   const void* fn_ = nullptr;
   Thunk thunk_ = nullptr;
   int64_t tasks_ = 0;

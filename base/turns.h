@@ -2,8 +2,8 @@
 // (hierarchical start-time fair queueing: Goyal, Vin and Cheng, 1996). The next turn is that of the
 // principal with the least time, and of its parts of the one with the least.
 //
-// One without work restarts at the time of the others: it accumulates no credit while it has no work,
-// and keeps its debt if it has none for a moment.
+// One without work restarts at the time of the others: it accumulates no credit while it has no
+// work, and keeps its debt if it has none for a moment.
 #pragma once
 
 #include <algorithm>
@@ -85,8 +85,8 @@ class Turns {
       if (const auto parts = parts_.find(name); parts != parts_.end())
         parts->second.AdvanceTo(time.part);
     }
-    // Parts that all stand at one time are as if they were new, and so are those of a principal that
-    // has neither work nor debt.
+    // Parts that all stand at one time are as if they were new, and so are those of a principal
+    // that has neither work nor debt.
     std::erase_if(parts_, [&](const auto& one) {
       const auto& [name, times] = one;
       return times.size() == 0 ||

@@ -31,8 +31,8 @@ size_t ValidUtf8Prefix(std::string_view text);
 // Whether `tail` is empty, or the beginning of a character whose end is missing.
 bool IsUtf8Beginning(std::string_view tail);
 
-// `text` with U+FFFD in the place of each maximal subpart of an ill-formed sequence, and of characters
-// whose end is missing.
+// `text` with U+FFFD in the place of each maximal subpart of an ill-formed sequence, and of
+// characters whose end is missing.
 std::string WholeCharacters(std::string_view text);
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD

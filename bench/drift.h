@@ -25,9 +25,9 @@ struct DriftRow {
   double mean_token = 0;  // mean |change| of the log-probability of a token
 };
 
-// Scores the first tokens of the text as one sequence with float32 weights and state of the baseline,
-// then with every weight format of the options in every state format. Calls on_row for each row as it
-// is finished.
+// Scores the first tokens of the text as one sequence with float32 weights and state of the
+// baseline, then with every weight format of the options in every state format. Calls on_row for
+// each row as it is finished.
 Status RunDrift(const BenchOptions& options, const DriftText& text,
                 const std::function<void(const DriftRow&)>& on_row);
 

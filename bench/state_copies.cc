@@ -1,5 +1,6 @@
-// state-copies: what it takes to save a state of a KV cache in memory, as the prefix cache and a session do,
-// and to go on from it: by holding its blocks, and by whole copies of its values, by turns in one process.
+// state-copies: what it takes to save a state of a KV cache in memory, as the prefix cache and a
+// session do, and to go on from it: by holding its blocks, and by whole copies of its values, by
+// turns in one process.
 //
 //   state-copies MODEL STATE_FORMAT WEIGHTS TOKENS...     state-copies models/smollm2 f32 q8 2000 8000
 #include <algorithm>

@@ -30,9 +30,9 @@ class EngineMemory {
   Status Reserve();
 
   // The max_tokens of a request, or the default in its place: that of the options, at most what the
-  // context limit leaves, and for KV kinds what fits in an equal share of slot memory (after a prompt
-  // that exceeds the share: in all of it). A completion that resumes has the rest of its own.
-  // INVALID_ARGUMENT for prompt and max_tokens that exceed the context limit together
+  // context limit leaves, and for KV kinds what fits in an equal share of slot memory (after a
+  // prompt that exceeds the share: in all of it). A completion that resumes has the rest of its
+  // own. INVALID_ARGUMENT for prompt and max_tokens that exceed the context limit together
   // (CONTEXT_LENGTH_EXCEEDED), or slot memory.
   Result<int64_t> MaxTokens(const GenerateRequest& request) const;
   // INVALID_ARGUMENT for a snapshot, which a score starts from, that exceeds slot memory.

@@ -27,7 +27,8 @@ struct EngineOptions {
   int64_t max_prompt_tokens = int64_t{1} << 24;
   int32_t max_new_tokens = 1 << 20;      // upper limit of max_tokens
   int32_t default_max_tokens = 1 << 20;  // of requests that set none, at most max_new_tokens
-  // Tokens of the longest sequence that the model computes, prompt and output together; 0: no limit.
+  // Tokens of the longest sequence that the model computes, prompt and output together; 0: no
+  // limit.
   int64_t context_limit = 0;
   // Tokens of the vocabulary that end an output, unless it ignores EOS. The first is EOS itself.
   std::vector<int32_t> eos_ids = {};

@@ -1,5 +1,6 @@
-// The kinds of attention and what sets them apart. docs/attention.md has the equations. The Python copies
-// (tools/polysketch_tools/model_config.py) are compared with the table by tests/tools/attention_kinds_test.py.
+// The kinds of attention and what sets them apart. docs/attention.md has the equations. The Python
+// copies (tools/polysketch_tools/model_config.py) are compared with the table by
+// tests/tools/attention_kinds_test.py.
 #pragma once
 
 #include <array>

@@ -18,9 +18,9 @@ namespace polysketch {
 // anew from the float32 sums (kernels/state_bytes.h); the block buffer is that of kBf16. Sketches
 // are not rounded, since the sums consist of them.
 //
-// KV kinds have caches of float32 under kF32 and kBf16. kF16 halves them: keys and values are float16. kQ8
-// quarters them: they are 8-bit integers (kernels/kv_rounding.h). Recurrent kinds have no kF16: a model's
-// layers of these kinds have kBf16 then.
+// KV kinds have caches of float32 under kF32 and kBf16. kF16 halves them: keys and values are
+// float16. kQ8 quarters them: they are 8-bit integers (kernels/kv_rounding.h). Recurrent kinds have
+// no kF16: a model's layers of these kinds have kBf16 then.
 enum class StateFormat { kF32, kBf16, kQ8, kF16 };
 
 // "f32", "bf16", "q8", "f16": the names of --state-format.
@@ -60,9 +60,9 @@ struct AttentionSpec {
   int window = 0;  // w; 0: all earlier tokens
   WindowKind window_kind = WindowKind::kSliding;
   int sinks = 0;  // of a spec with a window
-  // Of softmax with a window of blocks, whole blocks of `block` tokens: the far part, which has the tokens
-  // that have left the window. Weights are (f(q).f(k))^2 min(1, far_length / t), t the query's position;
-  // f(q) and f(k), the far rows, have far_size elements.
+  // Of softmax with a window of blocks, whole blocks of `block` tokens: the far part, which has the
+  // tokens that have left the window. Weights are (f(q).f(k))^2 min(1, far_length / t), t the
+  // query's position; f(q) and f(k), the far rows, have far_size elements.
   int far_size = 0;  // r, a multiple of 16; 0: no far part
   int far_length = 0;
   float stabilizer = 1;  // c of the denominator; 0 for softmax
@@ -87,13 +87,13 @@ struct AttentionSpec {
   bool random_sketch() const { return traits().far == FarRows::kRandom; }
   // Whether weights are squares of a polynomial with stored coefficients.
   bool has_coefficients() const { return traits().coefficients; }
-  // In a PolySketchFormer: one norm over d for queries and keys, after their rotation and before the
-  // power or the random sketch.
+  // In a PolySketchFormer: one norm over d for queries and keys, after their rotation and before
+  // the power or the random sketch.
   bool qk_norm() const { return traits().qk_norm; }
   // Whether this is a KV kind.
   bool kv_cache() const { return traits().far == FarRows::kNone; }
-  // Whether a window has a far part. Its sums are those of a recurrent layer of this spec, which folds
-  // blocks of the window's cache.
+  // Whether a window has a far part. Its sums are those of a recurrent layer of this spec, which
+  // folds blocks of the window's cache.
   bool far_part() const { return far_size > 0; }
   AttentionSpec FarPart() const {
     AttentionSpec far;
@@ -192,8 +192,8 @@ struct AttentionSpec {
   // A block is folded when the first token after it arrives, so the block buffer is never empty
   // after the first token.
 
-  // Number of tokens that a state of `position` tokens keeps one by one. Recurrent kinds: those in the
-  // block buffer, 1 to b, 0 if `position` is 0. KV kinds: all but the dropped ones.
+  // Number of tokens that a state of `position` tokens keeps one by one. Recurrent kinds: those in
+  // the block buffer, 1 to b, 0 if `position` is 0. KV kinds: all but the dropped ones.
   int64_t BufferedTokens(int64_t position) const {
     if (kv_cache()) return position - DroppedTokens(position);
     return position == 0 ? 0 : (position - 1) % block + 1;
@@ -202,8 +202,8 @@ struct AttentionSpec {
   int64_t CacheBlocks(int64_t position) const {
     return (position + block - 1) / block - DroppedTokens(position) / block;
   }
-  // Whether a block has been folded, so that S and z are not zero, after `position` tokens. A far part
-  // folds the blocks that leave the window.
+  // Whether a block has been folded, so that S and z are not zero, after `position` tokens. A far
+  // part folds the blocks that leave the window.
   bool HasFarState(int64_t position) const {
     if (kv_cache()) return far_part() && position > 2 * int64_t{window};
     return position > block;
@@ -213,8 +213,8 @@ struct AttentionSpec {
   // Whether states grow with every token.
   bool grows() const { return kv_cache() && window == 0; }
   // The earliest position that a state of `position` tokens can be truncated to: one token of the
-  // current block must remain, since neither folded nor dropped tokens can be removed. A function of
-  // the position alone, and the same for every position between the two.
+  // current block must remain, since neither folded nor dropped tokens can be removed. A function
+  // of the position alone, and the same for every position between the two.
   int64_t EarliestTruncation(int64_t position) const {
     const bool lost = HasFarState(position) || (kv_cache() && DroppedTokens(position) > 0);
     return lost ? LastBlock(position) + 1 : 0;
@@ -235,8 +235,8 @@ struct AttentionSpec {
  private:
   // The start of the block of the last of `position` tokens.
   int64_t LastBlock(int64_t position) const { return (position - 1) / block * block; }
-  // The most tokens of a window, the token itself included. At least two, so that the last token is kept.
-  // With a far part one more: the block that the next token folds.
+  // The most tokens of a window, the token itself included. At least two, so that the last token is
+  // kept. With a far part one more: the block that the next token folds.
   int64_t Span() const {
     if (window_kind == WindowKind::kBlocks) return 2 * int64_t{window} + (far_part() ? 1 : 0);
     return window > 1 ? window : 2;
@@ -253,7 +253,8 @@ int64_t EarliestTruncation(std::span<const AttentionSpec> layers, int64_t positi
 int64_t Removable(std::span<const AttentionSpec> layers, int64_t position);
 // Whether the token after `position` tokens folds a block first, in some layer.
 bool FoldsNext(std::span<const AttentionSpec> layers, int64_t position);
-// Tokens after `position` tokens up to the first end of a block that will be folded; 0: no layer folds.
+// Tokens after `position` tokens up to the first end of a block that will be folded; 0: no layer
+// folds.
 int64_t TokensToFold(std::span<const AttentionSpec> layers, int64_t position);
 
 }  // namespace polysketch

@@ -94,8 +94,8 @@ inline uint16_t QuantizeColumnGroupQ4(const HostMatrix& w, bool transpose, int64
 }
 
 // Column n of the q4 matrix that PackMatrix makes of w, for products that add scaled groups as
-// integers: the scale of a group is an integer of at most `limit` <= 127 times a unit of the column,
-// which is returned. Writes the elements' integers to q [in], those of the scales to scales
+// integers: the scale of a group is an integer of at most `limit` <= 127 times a unit of the
+// column, which is returned. Writes the elements' integers to q [in], those of the scales to scales
 // [Q4Groups(in)].
 inline float QuantizeColumnQ4(const HostMatrix& w, bool transpose, int64_t in, int64_t n,
                               float limit, int8_t* q, int8_t* scales) {

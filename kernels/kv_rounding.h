@@ -7,8 +7,9 @@
 //   scale = max |x| / 127, rounded to 16 significant bits
 //   q = nearest_even(x * (1 / scale)) in [-127, 127],  x ~ q * scale
 //
-// One of the integers is 127 or -127, and the products q * scale are exact in float32. So they have the
-// same scale and integers again: a state that was saved as float32 values and loaded has the same bits.
+// One of the integers is 127 or -127, and the products q * scale are exact in float32. So they have
+// the same scale and integers again: a state that was saved as float32 values and loaded has the
+// same bits.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,8 @@ inline uint16_t RoundToF16(float x) {
   return FloatToF16(x > kLargestF16 ? kLargestF16 : x < -kLargestF16 ? -kLargestF16 : x);
 }
 
-// magnitude: the largest |x|, or NaN. If it is not finite, the scale is NaN, and so are the products.
+// magnitude: the largest |x|, or NaN. If it is not finite, the scale is NaN, and so are the
+// products.
 inline QuantScale CacheScale(float magnitude) {
   if (magnitude < kQuantTiny) return {0.0f, 0.0f};
   if (!(magnitude <= std::numeric_limits<float>::max())) {

@@ -56,8 +56,8 @@ struct NormWeights {
   float epsilon = 1e-5f;
 };
 
-// gelu in its tanh form, or silu: g / (1 + exp(-g)). kUngatedGelu: gelu of the values themselves, and no
-// gate.
+// gelu in its tanh form, or silu: g / (1 + exp(-g)). kUngatedGelu: gelu of the values themselves,
+// and no gate.
 enum class GateKind { kGelu, kSilu, kUngatedGelu };
 
 // Columns of MlpWeights::up.

@@ -9,8 +9,8 @@
 // either sign, and integers q in [-8, 7], x ~ q * scale. The scale is one of a few candidates
 // -m / c, m the element of largest magnitude: the one with the smallest squared error, the first
 // among equals. A product is the exact sum of integers of each group times the group's scale, added
-// in the order of the groups. The cpu and cuda backends read a scale as a signed byte times a unit of
-// its column (kernels/host_matrix.h), which moves it by at most 1/254 of the column's largest.
+// in the order of the groups. The cpu and cuda backends read a scale as a signed byte times a unit
+// of its column (kernels/host_matrix.h), which moves it by at most 1/254 of the column's largest.
 #pragma once
 
 #include <algorithm>

@@ -103,8 +103,8 @@ size_t SavedLayerBytes(const AttentionSpec& spec, int64_t features, int64_t posi
 // Size in bytes of the saved state of a model with these layers, of kernels/cpu and kernels/cuda.
 size_t SavedStateBytes(std::span<const AttentionSpec> layers, int64_t position);
 
-// INVALID_ARGUMENT if a state of `position` tokens is not saved in `size` bytes, its layers in those that
-// layer_bytes(layer, position) returns. Both numbers may be untrusted.
+// INVALID_ARGUMENT if a state of `position` tokens is not saved in `size` bytes, its layers in
+// those that layer_bytes(layer, position) returns. Both numbers may be untrusted.
 Status CheckSavedSize(std::span<const AttentionSpec> layers,
                       const std::function<size_t(size_t layer, int64_t position)>& layer_bytes,
                       int64_t position, size_t size);
@@ -166,7 +166,8 @@ class HostLayer {
 class HostState : public LayeredState {
  public:
   size_t bytes() const final;
-  // Layers of one spec hold the same of their blocks together. One id stands for those of the same tokens.
+  // Layers of one spec hold the same of their blocks together. One id stands for those of the same
+  // tokens.
   StateMemory Memory() const final;
   size_t BytesToCopy() const final;
   void Reset() final;

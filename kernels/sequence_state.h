@@ -13,7 +13,8 @@
 
 namespace polysketch {
 
-// Memory that several states may hold together: a block of tokens of their KV caches. It counts once.
+// Memory that several states may hold together: a block of tokens of their KV caches. It counts
+// once.
 struct StateBlock {
   const void* id = nullptr;  // unique while a state holds the block
   size_t bytes = 0;
@@ -34,10 +35,10 @@ struct StateMemory {
   }
 };
 
-// What attention keeps of one sequence's past tokens, in every layer. The size of a layer is constant for
-// recurrent kinds and grows in blocks for KV kinds, where the layer has a window up to that. Used by the
-// thread that calls the backend's ops, except that parts may be saved, loaded and copied by several threads
-// at once.
+// What attention keeps of one sequence's past tokens, in every layer. The size of a layer is
+// constant for recurrent kinds and grows in blocks for KV kinds, where the layer has a window up to
+// that. Used by the thread that calls the backend's ops, except that parts may be saved, loaded and
+// copied by several threads at once.
 class SequenceState {
  public:
   virtual ~SequenceState() = default;
@@ -63,19 +64,20 @@ class SequenceState {
   // Forgets the tokens from `position` on; afterwards the state is bit for bit the one that never
   // processed them. EarliestTruncation() <= position <= position().
   virtual void Truncate(int64_t position) = 0;
-  // Whether copies of the state hold blocks of it, in host memory. No state changes when another one does.
+  // Whether copies of the state hold blocks of it, in host memory. No state changes when another
+  // one does.
   virtual bool shares() const { return false; }
   // An empty state of the same backend and spec; only with shares().
   virtual std::unique_ptr<SequenceState> NewSharing() const { return nullptr; }
   // Whether CopyPart takes a state that is not known to be of the same backend and spec.
   virtual bool CanCopy(const SequenceState& /*other*/) const { return false; }
 
-  // Lowest position that Truncate accepts, the latest of the layers' (AttentionSpec::EarliestTruncation):
-  // at least one token of the current block must remain, since neither folded nor dropped tokens can
-  // be removed. 0 if every layer keeps all tokens.
+  // Lowest position that Truncate accepts, the latest of the layers'
+  // (AttentionSpec::EarliestTruncation): at least one token of the current block must remain, since
+  // neither folded nor dropped tokens can be removed. 0 if every layer keeps all tokens.
   virtual int64_t EarliestTruncation() const = 0;
-  // How many tokens may follow the first `position` ones, at least those of this state, so that they can
-  // be removed again.
+  // How many tokens may follow the first `position` ones, at least those of this state, so that
+  // they can be removed again.
   virtual int64_t Removable(int64_t position) const = 0;
   // Whether the next token folds a block first, which takes longer, in some layer.
   virtual bool FoldsNext() const = 0;
@@ -91,7 +93,8 @@ class SequenceState {
   void Save(std::span<uint8_t> out) const {
     for (int part = 0; part < parts(); ++part) SavePart(part, out);
   }
-  // Calls write(bytes) for the bytes that Save writes, in order, a part of them at a time: whole values.
+  // Calls write(bytes) for the bytes that Save writes, in order, a part of them at a time: whole
+  // values.
   virtual void SaveInPieces(const std::function<void(std::span<const uint8_t>)>& write) const {
     ByteBuffer all(SavedBytes());
     Save(all);
@@ -108,23 +111,23 @@ class SequenceState {
     return status;
   }
 
-  // Save, Load and CopyFrom in parts, each part once, in any order, at different times and on several
-  // threads: so that steps can run in between. What is saved or copied must not change meanwhile.
-  // Nothing else may use a state that is loaded or copied to, except Reset, which abandons it, until
-  // EndParts.
+  // Save, Load and CopyFrom in parts, each part once, in any order, at different times and on
+  // several threads: so that steps can run in between. What is saved or copied must not change
+  // meanwhile. Nothing else may use a state that is loaded or copied to, except Reset, which
+  // abandons it, until EndParts.
   virtual int parts() const { return 1; }
   // `out` is the same memory as for Save.
   virtual void SavePart(int part, std::span<uint8_t> out) const = 0;
   // INVALID_ARGUMENT if a state of `position` tokens is not saved in `size` bytes.
   virtual Status CheckSavedSize(int64_t position, size_t size) const = 0;
-  // `bytes` is all that Save wrote, and of the right size. INVALID_ARGUMENT if a value of the part is
-  // not finite.
+  // `bytes` is all that Save wrote, and of the right size. INVALID_ARGUMENT if a value of the part
+  // is not finite.
   virtual Status LoadPart(int part, int64_t position, std::span<const uint8_t> bytes) = 0;
   virtual void CopyPart(int part, const SequenceState& other) = 0;
-  // Memory of a new state, and the sums of one that was reset, may be cleared at their first use. That
-  // takes longer than a step where the system gives memory page by page: 3 to 130 ms for 47 MB.
-  // ClearPart clears that of a part before, as other parts are loaded, and has no effect on a part that
-  // the sequence has used. Nothing is computed with the state meanwhile.
+  // Memory of a new state, and the sums of one that was reset, may be cleared at their first use.
+  // That takes longer than a step where the system gives memory page by page: 3 to 130 ms for 47
+  // MB. ClearPart clears that of a part before, as other parts are loaded, and has no effect on a
+  // part that the sequence has used. Nothing is computed with the state meanwhile.
   virtual void ClearPart(int /*part*/) {}
   // Whether every part has been used or cleared since the state was made or reset.
   virtual bool cleared() const { return true; }

@@ -10,8 +10,8 @@
 // The rows' scales enter a query's features and the columns' its result, so a product with the copy
 // is one of integers. Every fold makes the copy anew from the float32 sums: its rounding never
 // accumulates. A value of the block buffer, and a near key of mixed kinds, is quantised as a vector
-// (QuantScale) from its bf16 elements. Queries of the block and its fold read the same integers of a
-// value.
+// (QuantScale) from its bf16 elements. Queries of the block and its fold read the same integers of
+// a value.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace polysketch {
 
-// The copies multiplied out, for the reference backend; the cpu backend makes the same integers with
-// vectors. S [rows, columns]:
+// The copies multiplied out, for the reference backend; the cpu backend makes the same integers
+// with vectors. S [rows, columns]:
 inline std::vector<float> ByteCopy(const std::vector<float>& s, int64_t rows, int64_t columns) {
   std::vector<QuantScale> column_scales(static_cast<size_t>(columns));
   for (int64_t c = 0; c < columns; ++c) {

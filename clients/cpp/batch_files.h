@@ -17,8 +17,9 @@
 namespace polysketch {
 
 // A line of the input: {"custom_id": ID, "body": REQUEST}, with the request in the JSON form of
-// CompleteRequest that protobuf defines; or, as in OpenAI's batch files, {"custom_id": ID, "method":
-// "POST", "url": PATH, "body": REQUEST}, with the body of a request to a path of the HTTP port.
+// CompleteRequest that protobuf defines; or, as in OpenAI's batch files, {"custom_id": ID,
+// "method": "POST", "url": PATH, "body": REQUEST}, with the body of a request to a path of the HTTP
+// port.
 struct BatchItem {
   int64_t index = 0;  // counts the items that are not skipped
   int64_t line = 0;   // of the input, from 1
@@ -69,13 +70,13 @@ class BatchInput {
 
 // {"custom_id": ID, "response": RESPONSE, "error": null}.
 Json BatchResponse(const BatchItem& item, Json response);
-// {"custom_id": ID, "response": null, "error": {"code": CODE, "message": MESSAGE, "reason": REASON}}.
-// An empty reason is left out.
+// {"custom_id": ID, "response": null, "error": {"code": CODE, "message": MESSAGE, "reason":
+// REASON}}. An empty reason is left out.
 Json BatchError(const BatchItem& item, Code code, const std::string& message,
                 const std::string& reason = "");
 
-// {"id": ID, "custom_id": ID, "response": {"status_code": STATUS, "request_id": ID, "body": BODY}, "error": null}, as in
-// OpenAI's output files.
+// {"id": ID, "custom_id": ID, "response": {"status_code": STATUS, "request_id": ID, "body": BODY},
+// "error": null}, as in OpenAI's output files.
 Json BatchHttpResponse(const BatchItem& item, const BatchAnswer& answer);
 // Whether a line has a response that is no error.
 bool IsAnswered(const Json& line);
@@ -83,8 +84,8 @@ bool IsAnswered(const Json& line);
 // Writes results, each as it comes or in the order of the input.
 class BatchOutput {
  public:
-  // "-" is standard output. A file is continued: `done` gets the ids of its lines that are answered.
-  // A last line without its end, which a killed process leaves, is removed.
+  // "-" is standard output. A file is continued: `done` gets the ids of its lines that are
+  // answered. A last line without its end, which a killed process leaves, is removed.
   static Result<std::unique_ptr<BatchOutput>> Open(const std::string& path, bool in_order,
                                                    std::unordered_set<std::string>* done);
 

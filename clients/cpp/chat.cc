@@ -220,8 +220,8 @@ class Chat {
   }
   static std::span<const SlashCommand> Commands();
 
-  // Sends a message of the user, and results of calls until the model calls no tool. Without an answer the
-  // conversation is `before` again. Returns the exit status.
+  // Sends a message of the user, and results of calls until the model calls no tool. Without an
+  // answer the conversation is `before` again. Returns the exit status.
   int Turn(const std::string& message, Conversation before) {
     conversation_.Say(message);
     while (true) {
@@ -284,8 +284,8 @@ class Chat {
     }
   }
 
-  // Deletes the responses, and so their sessions, that neither the conversation nor a fork goes on from. A server
-  // that cannot do it deletes the sessions after a while.
+  // Deletes the responses, and so their sessions, that neither the conversation nor a fork goes on
+  // from. A server that cannot do it deletes the sessions after a while.
   void ForgetOthers() {
     std::set<std::string> kept = {conversation_.last_id()};
     for (const auto& [name, fork] : forks_) kept.insert(fork.last_id());

@@ -70,8 +70,8 @@ int ReadCompletion(const CompleteOptions& options, const CallOptions& call,
   return written.ok() ? kExitOk : ReportUsageError(written);
 }
 
-// Sends the state of --state-in. Returns an error of its file; errors of the call are reported by its
-// Finish.
+// Sends the state of --state-in. Returns an error of its file; errors of the call are reported by
+// its Finish.
 Status WriteStateIn(const std::string& path, CompleteStream* stream) {
   PS_ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
   v1::CompleteStreamRequest message;

@@ -13,8 +13,8 @@ using CompleteStream = grpc::ClientReaderWriter<v1::CompleteStreamRequest, v1::C
 // accepts at least 4 MiB by default.
 bool NeedsStream(const v1::CompleteRequest& request);
 
-// Writes the request, its prompt in chunks, and ends the stream of requests. Once the call has ended
-// the rest is not written; Finish says why.
+// Writes the request, its prompt in chunks, and ends the stream of requests. Once the call has
+// ended the rest is not written; Finish says why.
 void WriteRequest(const v1::CompleteRequest& request, CompleteStream* stream);
 
 }  // namespace polysketch

@@ -1,5 +1,5 @@
-// The output of a completion, on stdout: text as it arrives, one JSON object at the end, or one JSON
-// object for each response.
+// The output of a completion, on stdout: text as it arrives, one JSON object at the end, or one
+// JSON object for each response.
 #pragma once
 
 #include <memory>

@@ -78,8 +78,8 @@ bool HasScheme(const std::string& text) {
   return false;
 }
 
-// HOST:PORT of `text`, with `port` if it names none, and with the loopback address if it is a port alone;
-// empty: `text` is no address.
+// HOST:PORT of `text`, with `port` if it names none, and with the loopback address if it is a port
+// alone; empty: `text` is no address.
 std::string WithPort(const std::string& text, const char* port) {
   if (text.empty() || text.find_first_of("/ \t\n@?") != std::string::npos) return "";
   const auto colons = std::ranges::count(text, ':');

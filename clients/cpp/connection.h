@@ -46,12 +46,12 @@ Result<std::string> ServerAddress(const std::string& text);
 
 // The same of the HTTP port, whose default is another one. Takes http://HOST:PORT too.
 Result<std::string> HttpServerAddress(const std::string& text);
-// The default HTTP port beside the gRPC port of `server`, an address of ServerAddress; empty: gRPC resolves the
-// address by a scheme of its own.
+// The default HTTP port beside the gRPC port of `server`, an address of ServerAddress; empty: gRPC
+// resolves the address by a scheme of its own.
 std::string HttpServerBeside(const std::string& server);
 
-// INVALID_ARGUMENT unless HTTP/2 metadata can carry `value`: printable ASCII characters. The message
-// does not repeat the value, which may be secret.
+// INVALID_ARGUMENT unless HTTP/2 metadata can carry `value`: printable ASCII characters. The
+// message does not repeat the value, which may be secret.
 Status CheckMetadata(std::string_view value);
 
 // Prints a line on stderr for each environment variable POLYSKETCH_* that no program reads.

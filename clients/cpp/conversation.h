@@ -1,5 +1,6 @@
-// A conversation over POST /v1/responses of a server: what is sent for a turn, and what its stream of events says. The
-// server keeps the conversation in a session; its items are kept here too, for a server that has lost it. Knows no socket.
+// A conversation over POST /v1/responses of a server: what is sent for a turn, and what its stream
+// of events says. The server keeps the conversation in a session; its items are kept here too, for
+// a server that has lost it. Knows no socket.
 #pragma once
 
 #include <cstdint>
@@ -70,16 +71,17 @@ class Conversation {
   // Adds a message of the user, or the result of a call.
   void Say(const std::string& text);
   void Return(const std::string& call_id, const std::string& output);
-  // The body of the request for the next answer: what was added after the response before, or, if `whole`, the
-  // whole conversation.
+  // The body of the request for the next answer: what was added after the response before, or, if
+  // `whole`, the whole conversation.
   std::string Request(bool whole) const;
-  // Whether an answer of this HTTP status and body says that the response before cannot be continued, so
-  // that the whole conversation may be sent.
+  // Whether an answer of this HTTP status and body says that the response before cannot be
+  // continued, so that the whole conversation may be sent.
   bool MustBeWhole(int http_status, const std::string& body) const;
   // Adds the answer to the last request.
   void Add(const AnswerStream& answer);
 
-  // Removes the last message of the user and what follows it. Returns its text; nullopt: there is none.
+  // Removes the last message of the user and what follows it. Returns its text; nullopt: there is
+  // none.
   std::optional<std::string> TakeBack();
   void SetSystem(std::string text);
   const std::string& system() const { return options_.system; }

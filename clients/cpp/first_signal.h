@@ -9,9 +9,9 @@
 
 namespace polysketch {
 
-// For the handler of signal `number`: whether the signal is the first that a handler takes. A second
-// one ends the process, as without a handler. One within a second of the first is a repeat, and does
-// nothing: GNU's `timeout` sends each signal to its child and to its process group.
+// For the handler of signal `number`: whether the signal is the first that a handler takes. A
+// second one ends the process, as without a handler. One within a second of the first is a repeat,
+// and does nothing: GNU's `timeout` sends each signal to its child and to its process group.
 inline bool IsFirstSignal(int number) {
   static constinit std::atomic<int64_t> first_ms = 0;
   timespec now{};

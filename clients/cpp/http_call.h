@@ -25,9 +25,10 @@ struct HttpReply {
   std::string request_id;  // x-request-id; empty: none
 };
 
-// Makes a call. The body of an answer of status 200 goes to `take` as it arrives; an error of `take` ends the call,
-// and is returned. `stopped` is asked at each signal, at each piece of the answer and once a second; true ends the call
-// with CANCELLED. UNAVAILABLE: there was no answer, or not all of one.
+// Makes a call. The body of an answer of status 200 goes to `take` as it arrives; an error of
+// `take` ends the call, and is returned. `stopped` is asked at each signal, at each piece of the
+// answer and once a second; true ends the call with CANCELLED. UNAVAILABLE: there was no answer, or
+// not all of one.
 Result<HttpReply> CallHttp(const ConnectionOptions& connection, const HttpRequest& request,
                            const std::function<Status(std::string_view)>& take,
                            const std::function<bool()>& stopped);

@@ -77,9 +77,9 @@ struct InputOptions {
   void AddText(CLI::App* command);
   void AddTokens(CLI::App* command);
   bool given() const { return text || text_file || token_file; }
-  // Opens the named file, or standard input where no option is given and no person types there; null
-  // for --prompt. INVALID_ARGUMENT for several options, for none and no input, and for --prompt that
-  // is not UTF-8.
+  // Opens the named file, or standard input where no option is given and no person types there;
+  // null for --prompt. INVALID_ARGUMENT for several options, for none and no input, and for
+  // --prompt that is not UTF-8.
   Result<std::unique_ptr<InputFile>> Open() const;
   // The whole input. Errors as for Open.
   Result<std::string> ReadText() const;             // of text

@@ -16,8 +16,8 @@ using Json = nlohmann::ordered_json;
 Json FloatToJson(float value);
 
 // Every field of a message, by its name in the .proto file. Unsigned 64-bit integers, which are
-// seeds, are strings: many readers of JSON round numbers above 2^53. An unset field with presence is
-// null.
+// seeds, are strings: many readers of JSON round numbers above 2^53. An unset field with presence
+// is null.
 Json MessageToJson(const google::protobuf::Message& message);
 
 // Adds "cache_miss", unless it is unspecified.

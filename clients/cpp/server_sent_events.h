@@ -8,8 +8,9 @@
 
 namespace polysketch {
 
-// Calls take(data) for each event of `bytes` whose end has arrived, and removes them. Lines before the
-// data, which name the event, are skipped, as are comments. An error of `take` is returned at once.
+// Calls take(data) for each event of `bytes` whose end has arrived, and removes them. Lines before
+// the data, which name the event, are skipped, as are comments. An error of `take` is returned at
+// once.
 template <typename Take>
 Status TakeEvents(std::string* bytes, const Take& take) {
   constexpr std::string_view kData = "data: ", kLaterData = "\ndata: ";

@@ -25,8 +25,8 @@ class WindowScorer {
   // `fresh`: the losses of the window's tokens that count, from its fresh start.
   using OnScored = std::function<void(const FreshWindow& window, const std::vector<double>& fresh)>;
 
-  // on_scored is called in the order of the windows, by one thread at a time. `concurrency`: windows
-  // in flight.
+  // on_scored is called in the order of the windows, by one thread at a time. `concurrency`:
+  // windows in flight.
   WindowScorer(const CallOptions& call, int32_t concurrency, OnScored on_scored);
   // Cancels windows that are under way.
   ~WindowScorer();
@@ -34,7 +34,8 @@ class WindowScorer {
   WindowScorer& operator=(const WindowScorer&) = delete;
 
   // Waits while 2 * concurrency windows are not passed on: that bounds memory. Returns false once a
-  // window has failed, Stop was called, or a signal has come. One thread at a time calls Submit and Finish.
+  // window has failed, Stop was called, or a signal has come. One thread at a time calls Submit and
+  // Finish.
   bool Submit(FreshWindow window);
   // Waits until all windows are passed on, or one has failed.
   void Finish();

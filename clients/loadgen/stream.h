@@ -41,7 +41,8 @@ class Stream {
 
  protected:
   explicit Stream(StreamParts parts);
-  // A message with `count` tokens, at least 1, has arrived. `ids`: null if the transport sends none.
+  // A message with `count` tokens, at least 1, has arrived. `ids`: null if the transport sends
+  // none.
   void AddMessage(int64_t count, const int32_t* ids);
   // The messages had `count` more tokens than was known when they arrived.
   void AddTokens(int64_t count);

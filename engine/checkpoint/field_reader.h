@@ -1,5 +1,5 @@
-// Reads the fields of one JSON object of a model folder: each is checked, and the message of an error
-// names the field, what was expected and what was found.
+// Reads the fields of one JSON object of a model folder: each is checked, and the message of an
+// error names the field, what was expected and what was found.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,8 +22,8 @@ class FieldReader {
   // What a field of null is: a wrong value, or a missing one.
   enum class Null { kWrong, kMissing };
 
-  // `object`, which outlives the reader, is an object. Messages begin with `source`; the names of fields
-  // in them begin with `prefix`.
+  // `object`, which outlives the reader, is an object. Messages begin with `source`; the names of
+  // fields in them begin with `prefix`.
   FieldReader(const nlohmann::json& object, std::string_view source, Null null = Null::kWrong,
               std::string_view prefix = "")
       : object_(object), source_(source), prefix_(prefix), null_(null) {}

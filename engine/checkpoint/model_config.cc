@@ -14,8 +14,8 @@ namespace {
 using nlohmann::json;
 
 // Version 2 adds decay_gate and sinusoidal_positions, version 3 the kinds polynomial_square and
-// affine_square with their fields, version 4 layers and windows. A config has the first version that has
-// what it needs, so that earlier servers read it.
+// affine_square with their fields, version 4 layers and windows. A config has the first version
+// that has what it needs, so that earlier servers read it.
 constexpr int kFirstVersion = 1, kSecondVersion = 2, kThirdVersion = 3, kFourthVersion = 4;
 constexpr std::string_view kArchitecture = "polysketchformer";
 constexpr char kConfigFile[] = "config.json";

@@ -66,8 +66,8 @@ struct ModelConfig : LayerConfig {
   int bos_id = -1;                   // -1: none
   int eos_id = -1;                   // -1: none
 
-  // Reads config.json of the folder. INVALID_ARGUMENT for a field that is unknown, missing or wrong; the
-  // message names the field, what was expected and what was found.
+  // Reads config.json of the folder. INVALID_ARGUMENT for a field that is unknown, missing or
+  // wrong; the message names the field, what was expected and what was found.
   static Result<ModelConfig> Load(const ModelFolder& folder);
   // Parses the text of a config.json. Every error message begins with `source`.
   static Result<ModelConfig> Parse(std::string_view json_text, std::string_view source);

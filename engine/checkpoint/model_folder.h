@@ -1,5 +1,5 @@
-// The files of a model folder, which a stranger may have made. All readers of such a folder open its
-// files here.
+// The files of a model folder, which a stranger may have made. All readers of such a folder open
+// its files here.
 #pragma once
 
 #include <sys/stat.h>
@@ -41,10 +41,10 @@ struct ModelFile {
   Result<std::string> Read() const;
 };
 
-// A file of the folder is regular. A link may lead to a file of the folder itself; of `blobs` of the
-// Hugging Face cache, where the folder is a snapshot or a folder of one (CACHE/snapshots/REVISION);
-// and of `root`, which the operator names. The folder itself may be reached through links. Thread-safe
-// but for Keep.
+// A file of the folder is regular. A link may lead to a file of the folder itself; of `blobs` of
+// the Hugging Face cache, where the folder is a snapshot or a folder of one
+// (CACHE/snapshots/REVISION); and of `root`, which the operator names. The folder itself may be
+// reached through links. Thread-safe but for Keep.
 class ModelFolder {
  public:
   // Any type of a path: what opens a folder takes its path as well. Empty `root`: none.
@@ -57,9 +57,9 @@ class ModelFolder {
   // The path of a file, for messages.
   std::string PathOf(const std::string& name) const { return (path_ / name).string(); }
 
-  // Opens a file by its name. NOT_FOUND if the folder has none; INVALID_ARGUMENT, with the target, for
-  // a link that leads elsewhere, and for what is no regular file; FAILED_PRECONDITION if it cannot be
-  // opened.
+  // Opens a file by its name. NOT_FOUND if the folder has none; INVALID_ARGUMENT, with the target,
+  // for a link that leads elsewhere, and for what is no regular file; FAILED_PRECONDITION if it
+  // cannot be opened.
   Result<ModelFile> Open(const std::string& name) const;
   // The bytes of a file. Errors are those of Open, and INVALID_ARGUMENT for more than `max_bytes`.
   Result<std::string> Read(const std::string& name, size_t max_bytes) const;

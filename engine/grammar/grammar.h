@@ -61,10 +61,10 @@ class GrammarCompiler {
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
   // Takes milliseconds to seconds. `principal`: whose share of kMaxGrammars it takes.
-  // INVALID_ARGUMENT for a source that is no grammar, that xgrammar does not support, or that exceeds
-  // a limit; RESOURCE_EXHAUSTED if the client's share is in use, or all processes take too much
-  // memory; FAILED_PRECONDITION if the vocabulary has no EOS, or the program is missing. Messages
-  // begin with "structured_output: ".
+  // INVALID_ARGUMENT for a source that is no grammar, that xgrammar does not support, or that
+  // exceeds a limit; RESOURCE_EXHAUSTED if the client's share is in use, or all processes take too
+  // much memory; FAILED_PRECONDITION if the vocabulary has no EOS, or the program is missing.
+  // Messages begin with "structured_output: ".
   Result<std::shared_ptr<const Grammar>> Compile(const GrammarSource& source,
                                                  const Principal& principal = {});
   // Returns the grammar if it has been compiled and is still kept, else null. Does not wait.

@@ -5,15 +5,16 @@
 //
 // Processes:
 //   host    started by the server with the vocabulary on its standard input and the control socket
-//           as descriptor kControlDescriptor. For each descriptor that arrives on the control socket
-//           it forks a worker; the descriptor is the worker's grammar socket.
-//   worker  compiles the source that arrives on its grammar socket and answers once: a CompileResult
-//           and, with kNotAGrammar, a message. After kOk each descriptor that arrives on the grammar
-//           socket opens a walk, which is one sequence. The worker ends when the grammar socket
-//           closes.
+//           as descriptor kControlDescriptor. For each descriptor that arrives on the control
+//           socket it forks a worker; the descriptor is the worker's grammar socket.
+//   worker  compiles the source that arrives on its grammar socket and answers once: a
+//   CompileResult
+//           and, with kNotAGrammar, a message. After kOk each descriptor that arrives on the
+//           grammar socket opens a walk, which is one sequence. The worker ends when the grammar
+//           socket closes.
 //
-// All sockets are AF_UNIX, SOCK_SEQPACKET: a message arrives whole. Numbers are in the byte order of
-// the machine.
+// All sockets are AF_UNIX, SOCK_SEQPACKET: a message arrives whole. Numbers are in the byte order
+// of the machine.
 #pragma once
 
 #include <sys/types.h>
@@ -30,7 +31,8 @@ inline constexpr int kControlDescriptor = 3;
 // vocab_size tokens u32 bytes and the bytes that it adds to a text; tokens without bytes are never
 // allowed. A worker that exceeds a limit
 // answers kExceeded on the socket that it works for, and ends; its other sockets close. While all
-// workers together hold more than total_bytes, the one that holds the most answers kNoRoom and ends.
+// workers together hold more than total_bytes, the one that holds the most answers kNoRoom and
+// ends.
 struct HostHeader {
   int32_t compile_ms = 0;     // of processor time
   int32_t mask_ms = 0;        // of processor time, for one request of a walk
@@ -82,8 +84,8 @@ struct MaskReply {
 };
 // Answers of one job together, so that a worker never waits for the reader of a walk.
 inline constexpr size_t kMaxAnswerBytes = 64 << 10;
-// Answers of one job: the kernel's queue of a socket holds ten messages (net.unix.max_dgram_qlen), and
-// those of the job before may wait in it too.
+// Answers of one job: the kernel's queue of a socket holds ten messages (net.unix.max_dgram_qlen),
+// and those of the job before may wait in it too.
 inline constexpr int64_t kMaxAnswers = 5;
 
 }  // namespace polysketch::grammar_host

@@ -47,8 +47,8 @@ struct DescriptorMessage {
   msghdr header{};
 };
 
-// Passes a descriptor; false if the other side is gone, or takes none within the socket's SO_SNDTIMEO:
-// its queue has room for a few (net.unix.max_dgram_qlen).
+// Passes a descriptor; false if the other side is gone, or takes none within the socket's
+// SO_SNDTIMEO: its queue has room for a few (net.unix.max_dgram_qlen).
 inline bool SendDescriptor(int socket, int descriptor) {
   DescriptorMessage message;
   cmsghdr* const part = CMSG_FIRSTHDR(&message.header);

@@ -42,8 +42,9 @@ class TokenMasks {
   // Waits at most `patience` for the mask of a row; nullopt if it is late. The mask is valid until
   // Begin. Rows after EOS, and after a draft that the grammar does not allow, have none.
   // INVALID_ARGUMENT if the grammar allows no token of the vocabulary or a mask exceeds a limit,
-  // RESOURCE_EXHAUSTED if the process ended because of GrammarLimits::total_bytes, UNAVAILABLE if the grammar's process ended otherwise, DATA_LOSS if the output does not match the
-  // grammar, INTERNAL for an error of xgrammar.
+  // RESOURCE_EXHAUSTED if the process ended because of GrammarLimits::total_bytes, UNAVAILABLE if
+  // the grammar's process ended otherwise, DATA_LOSS if the output does not match the grammar,
+  // INTERNAL for an error of xgrammar.
   std::optional<Result<TokenMask>> Await(int64_t row, std::chrono::milliseconds patience);
 
  private:

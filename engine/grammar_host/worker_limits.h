@@ -9,17 +9,17 @@
 
 namespace polysketch::grammar_host {
 
-// Begins to note memory. Called once; both outlive the process's work. `grammar_socket` closes before
-// an answer to another socket, so that its reader, which compiles the grammar again, does not find
-// this process.
+// Begins to note memory. Called once; both outlive the process's work. `grammar_socket` closes
+// before an answer to another socket, so that its reader, which compiles the grammar again, does
+// not find this process.
 void StartLimits(int grammar_socket, WorkerMemory* memory);
 
 // Of one piece of work.
 struct WorkLimit {
   int ms;      // of processor time
   int socket;  // that the work is for
-  // What `socket` gets if the process exceeds a limit, or has to end because of all workers; at most
-  // 16 bytes each.
+  // What `socket` gets if the process exceeds a limit, or has to end because of all workers; at
+  // most 16 bytes each.
   std::span<const std::byte> exceeded;
   std::span<const std::byte> no_room;
 };

@@ -1,6 +1,6 @@
-// The memory that the workers of a host hold together, in a page that they share. A worker notes what
-// it holds while it works; one that brings the sum above the limit wakes the host, which ends the
-// worker that holds the most: small grammars live beside large ones.
+// The memory that the workers of a host hold together, in a page that they share. A worker notes
+// what it holds while it works; one that brings the sum above the limit wakes the host, which ends
+// the worker that holds the most: small grammars live beside large ones.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +17,8 @@ namespace polysketch::grammar_host {
 // The host sends it to a worker that has to end because of the memory of all workers.
 inline constexpr int kEndSignal = SIGUSR1;
 
-// Made by the host before its first worker. Forked workers have a copy that refers to the same page.
+// Made by the host before its first worker. Forked workers have a copy that refers to the same
+// page.
 class WorkerMemory {
  public:
   static constexpr int kMaxWorkers = 512;

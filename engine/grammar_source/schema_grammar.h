@@ -15,8 +15,8 @@ namespace polysketch {
 // that no value is valid under, or that the grammar would not hold; it begins with the path of the
 // keyword.
 Result<std::string> SchemaToEbnf(std::string_view schema, bool compact);
-// The same as a part of a grammar: adds its rules to `rules`, and returns the expression. The rules remain
-// when it fails.
+// The same as a part of a grammar: adds its rules to `rules`, and returns the expression. The rules
+// remain when it fails.
 Result<Ebnf> AddSchema(JsonValue schema, bool compact, EbnfRules* rules);
 
 }  // namespace polysketch

@@ -160,9 +160,9 @@ class TagGrammar {
     return TextUntil(bytes, tag, /*free=*/true, path + "/triggers/0", !stop_after_first);
   }
 
-  // Text to the first place of `mark`, the mark, and `after`: a state of the rules for each number of its
-  // characters that the text ends with. `free`: the text may end without the mark. `again`: more such text may
-  // follow.
+  // Text to the first place of `mark`, the mark, and `after`: a state of the rules for each number
+  // of its characters that the text ends with. `free`: the text may end without the mark. `again`:
+  // more such text may follow.
   Result<Ebnf> TextUntil(const std::string& mark, const Ebnf& after, bool free,
                          const std::string& path, bool again = false) {
     const std::u32string trigger = ToCodePoints(mark);

@@ -26,8 +26,8 @@ struct LoadOptions {
   // most.
   std::optional<bool> rotate_residual;
   int max_step_tokens = 512;
-  // Tokens of the tokenizer; 0: as many as the embedding has rows. If the format pads its vocabulary,
-  // the rows after them are not loaded: padding has no logits.
+  // Tokens of the tokenizer; 0: as many as the embedding has rows. If the format pads its
+  // vocabulary, the rows after them are not loaded: padding has no logits.
   int vocabulary = 0;
   // Called with bytes done and total bytes while weights are packed. May be empty.
   std::function<void(int64_t, int64_t)> progress;

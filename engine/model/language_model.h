@@ -45,7 +45,8 @@ class LanguageModel {
                           std::span<SampleResult> /*results*/, float* /*logits*/,
                           float* /*log_sum_exp*/) {}
 
-  // Heads of queries of each layer, 0 of one without a far part. Empty if Step writes no far masses.
+  // Heads of queries of each layer, 0 of one without a far part. Empty if Step writes no far
+  // masses.
   virtual std::vector<int> FarHeads() const { return {}; }
 
   // --- as in Backend, for this model ---
@@ -55,8 +56,9 @@ class LanguageModel {
   virtual bool makes_states_beside_steps() const { return false; }
   // Bytes of a state of `tokens` tokens (constant for recurrent kinds).
   virtual size_t StateBytes(int64_t tokens) const = 0;
-  // Keys of KV caches that the token at `position` reads, a window's at most, on average over all layers.
-  // What they cost a token grows with their number; what it costs besides does not depend on the position.
+  // Keys of KV caches that the token at `position` reads, a window's at most, on average over all
+  // layers. What they cost a token grows with their number; what it costs besides does not depend
+  // on the position.
   virtual double KeysRead(int64_t /*position*/) const { return 0; }
   // Allocates the device memory that any step of at most `sequences` segments needs besides states
   // and, for KV kinds, `growing` bytes for all KV caches together. Does nothing with host_memory().

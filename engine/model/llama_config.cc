@@ -21,10 +21,10 @@ using nlohmann::json;
 // Tokens in a block of a KV cache.
 constexpr int kCacheBlock = 64;
 constexpr size_t kMaxStopIds = 64;
-// symmetric_power of Brumby and PowerCoder: tokens that are folded together, whose keys and values add 3% to
-// the state of a head of 128; its largest head; and c of weights (q.k)^2 / d. The published kernels add 1e-7 to
-// |q.k| / sqrt(d), whose square this is, and 1e-6 of the row's largest weight to their sum: less than float32
-// rounds, unless all weights are zero.
+// symmetric_power of Brumby and PowerCoder: tokens that are folded together, whose keys and values
+// add 3% to the state of a head of 128; its largest head; and c of weights (q.k)^2 / d. The
+// published kernels add 1e-7 to |q.k| / sqrt(d), whose square this is, and 1e-6 of the row's
+// largest weight to their sum: less than float32 rounds, unless all weights are zero.
 constexpr int kPowerBlock = 128, kPowerHeadDimLimit = 256;
 constexpr double kPowerFloor = 1e-14;
 // Types of layers.
@@ -77,7 +77,8 @@ constexpr OnlyValue kOnlyOfPowerCoder[] = {
     {"hybrid_exp", "\"none\"", "a model without softmax"},
 };
 
-// How the classes of transformers differ: what a field that is absent means, and which fields they read.
+// How the classes of transformers differ: what a field that is absent means, and which fields they
+// read.
 struct Family {
   std::string_view architecture;
   std::span<const OnlyValue> only;
@@ -90,12 +91,14 @@ struct Family {
   bool reads_mlp_bias = false;
   bool head_norms = false;
   bool reads_no_rope_layers = false;
-  // Whether sliding_window is read, whether use_sliding_window turns it on, and what it is if absent.
+  // Whether sliding_window is read, whether use_sliding_window turns it on, and what it is if
+  // absent.
   bool reads_window = false, window_is_optional = false;
   int window = 0;  // 0: none
   // Whether attention is symmetric_power, with a decay gate for each kv head.
   bool power = false;
-  // The frame of Starcoder2: LayerNorm, an MLP without a gate, biases everywhere unless use_bias is false.
+  // The frame of Starcoder2: LayerNorm, an MLP without a gate, biases everywhere unless use_bias is
+  // false.
   bool starcoder2 = false;
 };
 
@@ -171,8 +174,8 @@ class LlamaConfigReader {
   }
 
  private:
-  // Whether a field is null, which in transformers is not what a config without it has: as many kv heads as
-  // heads, no window.
+  // Whether a field is null, which in transformers is not what a config without it has: as many kv
+  // heads as heads, no window.
   bool IsNull(const char* name) const {
     const auto field = config_.find(name);
     return field != config_.end() && field->is_null();

@@ -46,7 +46,8 @@ class LlamaReader {
     return reader_.CheckAllRead(
         StrCat("a ", spec_.architecture, " model with ", spec_.layers.size(), " layers"),
         [this](std::string_view name) {
-          // Frequencies of RoPE, which old checkpoints hold and config.json says; a copy of the embedding.
+          // Frequencies of RoPE, which old checkpoints hold and config.json says; a copy of the
+          // embedding.
           return name.ends_with(".rotary_emb.inv_freq") || (frame_.tied && name == kOutputMatrix);
         });
   }
@@ -138,7 +139,8 @@ class LlamaReader {
     return Status();
   }
 
-  // Maps [heads * r, d] as [heads, d, r], the elements of a head in the order of WeightReader::Rows.
+  // Maps [heads * r, d] as [heads, d, r], the elements of a head in the order of
+  // WeightReader::Rows.
   Result<const float*> FarMaps(const std::string& name, int64_t heads, int64_t r, int64_t d) {
     const int64_t shape[] = {heads * r, d};
     PS_ASSIGN_OR_RETURN(const std::vector<float> stored, reader_.ReadFloats(name, shape));
@@ -168,8 +170,8 @@ class LlamaReader {
     return result;
   }
 
-  // What the rotation changes in a matrix [out, D] that reads the residual stream, or a vocabulary of its
-  // rows. `scale` is used when the edit is.
+  // What the rotation changes in a matrix [out, D] that reads the residual stream, or a vocabulary
+  // of its rows. `scale` is used when the edit is.
   Edit OfReader(std::span<const float> scale) const {
     if (!rotation_) return {};
     return [this, scale](std::span<float> matrix) {

@@ -11,8 +11,8 @@
 
 namespace polysketch {
 
-// What all layers share: x += attention(norm(x)) out, x += mlp(norm(x)), and what precedes and follows
-// them.
+// What all layers share: x += attention(norm(x)) out, x += mlp(norm(x)), and what precedes and
+// follows them.
 struct FrameSpec {
   int width = 0;       // D, of the residual stream
   int mlp_hidden = 0;  // h

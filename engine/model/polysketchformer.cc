@@ -1,4 +1,5 @@
-// PolySketchFormer (docs/model-format.md): its config.json is ModelConfig, its tensors are named here.
+// PolySketchFormer (docs/model-format.md): its config.json is ModelConfig, its tensors are named
+// here.
 #include <string>
 #include <utility>
 #include <vector>

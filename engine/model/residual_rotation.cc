@@ -14,8 +14,8 @@ constexpr int64_t kLanes = 16;
 // Fixed: another seed is another function of the same weights, within rounding.
 constexpr uint64_t kSeed = 1;
 
-// Multiplies the axis of `size` elements, `stride` apart, of `rows` rows [kLanes] by the matrix of a
-// factor, without the 1 / sqrt(2) of 2.
+// Multiplies the axis of `size` elements, `stride` apart, of `rows` rows [kLanes] by the matrix of
+// a factor, without the 1 / sqrt(2) of 2.
 void Reflect(int64_t rows, int64_t size, int64_t stride, double* x) {
   const int64_t width = stride * kLanes;  // doubles from an element to the next
   for (int64_t first = 0; first < rows * kLanes; first += size * width) {

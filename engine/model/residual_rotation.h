@@ -1,14 +1,15 @@
 // A rotation of the residual stream, for products whose activations are quantised by row.
 //
-// A few channels of the residual stream of a transformer are a hundred times larger than the others.
-// They alone set the scale of a row, and the others lose their bits. An orthogonal matrix R spreads
-// each channel over all of them. RMSNorm without its scale commutes with R. So the model computes the
-// same function after its weights have changed once, when they are loaded:
+// A few channels of the residual stream of a transformer are a hundred times larger than the
+// others. They alone set the scale of a row, and the others lose their bits. An orthogonal matrix R
+// spreads each channel over all of them. RMSNorm without its scale commutes with R. So the model
+// computes the same function after its weights have changed once, when they are loaded:
 //   E -> E R                             the embedding
 //   W -> R^T diag(s) W                   each matrix [D, out] that reads the stream, after a norm with scale s
 //   W -> W R, b -> b R                   each matrix [in, D] and bias that write to it
 //   s -> 1
-// and a tied embedding takes rows that were multiplied by R^T diag(s) R, s the scale of the final norm.
+// and a tied embedding takes rows that were multiplied by R^T diag(s) R, s the scale of the final
+// norm.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,10 @@
 namespace polysketch {
 
 // R = diag(signs) B: fixed random signs, then for each prime factor p of the width the symmetric
-// orthogonal matrix [1 1; 1 -1] / sqrt(2) (p = 2) or I - 2/p (odd p; all elements of order 1 / sqrt(p)
-// for p = 3), as a Kronecker product. Computed in float64 in a fixed order, without functions of libm whose
-// last bit may differ: the same weights give the same bits on every machine.
+// orthogonal matrix [1 1; 1 -1] / sqrt(2) (p = 2) or I - 2/p (odd p; all elements of order 1 /
+// sqrt(p) for p = 3), as a Kronecker product. Computed in float64 in a fixed order, without
+// functions of libm whose last bit may differ: the same weights give the same bits on every
+// machine.
 class ResidualRotation {
  public:
   explicit ResidualRotation(int width);

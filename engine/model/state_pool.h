@@ -1,12 +1,14 @@
 // The states of sequences and the limits of their memory: one for running sequences (slot memory),
-// another for preempted sequences. Memory is reserved before a state takes it: the constant size of a
-// recurrent kind before the first token, that of a KV kind by its tokens (engine/scheduler/scheduler.h).
+// another for preempted sequences. Memory is reserved before a state takes it: the constant size of
+// a recurrent kind before the first token, that of a KV kind by its tokens
+// (engine/scheduler/scheduler.h).
 //
 // The first touch of a state's memory can take longer than a step (measured: 3 to 130 ms for the 47
-// MB of a model of 110 M parameters). So the pool keeps one state more than sequences have needed at
-// once: when the last free one is acquired, a thread of the lowest priority makes and clears the next.
-// Where sequences start at once, the states of the others are not cleared yet (SequenceState::cleared),
-// nor are those of sequences that have ended: their next user clears them in parts.
+// MB of a model of 110 M parameters). So the pool keeps one state more than sequences have needed
+// at once: when the last free one is acquired, a thread of the lowest priority makes and clears the
+// next. Where sequences start at once, the states of the others are not cleared yet
+// (SequenceState::cleared), nor are those of sequences that have ended: their next user clears them
+// in parts.
 //
 // Used by one thread only; BytesFor, TokensThatFit and kv_kind may be called by any thread.
 #pragma once
@@ -85,8 +87,8 @@ class StatePool {
   bool MoveToPreempted(size_t bytes);
   void ReleasePreempted(size_t bytes);
 
-  // Returns an empty state, perhaps one that is not cleared; null if no memory can be allocated. States
-  // of constant size are reused.
+  // Returns an empty state, perhaps one that is not cleared; null if no memory can be allocated.
+  // States of constant size are reused.
   std::unique_ptr<SequenceState> Acquire();
   void Release(std::unique_ptr<SequenceState> state);
 

@@ -1,5 +1,5 @@
-// Reads the tensors of a checkpoint one after the other, packs them for a backend and releases their
-// pages. Which tensors a model has, and how they are named, is its format's (model_format.h).
+// Reads the tensors of a checkpoint one after the other, packs them for a backend and releases
+// their pages. Which tensors a model has, and how they are named, is its format's (model_format.h).
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ enum class MatrixRole {
   // kFine, but kBf16 for both on a device, which computes a whole network of 16 bits in one kernel
   // (kernels/cuda/learned_sketch_fused.cu).
   kSketch,
-  // Float32: small, and rounding would change an estimator, or what remains of a token after thousands
-  // of others.
+  // Float32: small, and rounding would change an estimator, or what remains of a token after
+  // thousands of others.
   kExact,
 };
 
@@ -33,9 +33,9 @@ enum class MatrixLayout { kInOut, kOutIn };
 
 class WeightReader {
  public:
-  // `type`: the format of the dense matrices; as stored when unset. `vocabulary`: rows of a vocabulary
-  // that the model has; those after them are not packed; 0: all. `rotate_residual`: a format that can
-  // rotates the residual stream (residual_rotation.h).
+  // `type`: the format of the dense matrices; as stored when unset. `vocabulary`: rows of a
+  // vocabulary that the model has; those after them are not packed; 0: all. `rotate_residual`: a
+  // format that can rotates the residual stream (residual_rotation.h).
   WeightReader(Checkpoint* checkpoint, Backend* backend, std::optional<DataType> type,
                int64_t vocabulary, bool rotate_residual, ModelWeights* weights)
       : checkpoint_(checkpoint),
@@ -49,8 +49,8 @@ class WeightReader {
   // Null: there is none.
   ThreadPool* pool() const { return backend_->pool(); }
 
-  // Changes the elements of a matrix as it is stored, before it is packed; empty: none. Such a matrix is
-  // in temporary memory, in float32.
+  // Changes the elements of a matrix as it is stored, before it is packed; empty: none. Such a
+  // matrix is in temporary memory, in float32.
   using Edit = std::function<void(std::span<float> matrix)>;
 
   // All return INVALID_ARGUMENT, with its name, for a tensor that is missing or has another shape.
@@ -68,11 +68,12 @@ class WeightReader {
   struct Rows {
     std::string name;
     int64_t count = 0;
-    // Of a head whose halves are the pairs that RoPE rotates (Hugging Face's rotate_half): element i
-    // becomes 2 i, element i + d / 2 becomes 2 i + 1. 0: rows stay in order.
+    // Of a head whose halves are the pairs that RoPE rotates (Hugging Face's rotate_half): element
+    // i becomes 2 i, element i + d / 2 becomes 2 i + 1. 0: rows stay in order.
     int64_t paired_head = 0;
   };
-  // One matrix [in, all rows] of the tensors. RESOURCE_EXHAUSTED if there is no memory to join them.
+  // One matrix [in, all rows] of the tensors. RESOURCE_EXHAUSTED if there is no memory to join
+  // them.
   Result<const Matrix*> ReadJoined(std::span<const Rows> parts, int64_t in, const Edit& edit = {},
                                    MatrixRole role = MatrixRole::kDense);
   Result<const float*> ReadJoinedVector(std::span<const Rows> parts);
@@ -90,8 +91,8 @@ class WeightReader {
   // RESOURCE_EXHAUSTED, with the name of a tensor, if there is no memory of that size.
   static Status CheckTemporaryMemory(const std::string& name, size_t bytes);
 
-  // INVALID_ARGUMENT for a tensor that was not read, unless `ignored` holds for its name. `what`: of
-  // which model.
+  // INVALID_ARGUMENT for a tensor that was not read, unless `ignored` holds for its name. `what`:
+  // of which model.
   Status CheckAllRead(std::string_view what,
                       const std::function<bool(std::string_view)>& ignored = {}) const;
 

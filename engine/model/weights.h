@@ -18,8 +18,8 @@ struct LayerWeights {
   const Matrix* out = nullptr;      // [H d, D]
   const float* out_bias = nullptr;  // [D]
   MlpWeights mlp;
-  // Of the heads of queries and of keys, before their rotation (FrameSpec::head_norms) or after it. [d];
-  // without a scale: none
+  // Of the heads of queries and of keys, before their rotation (FrameSpec::head_norms) or after it.
+  // [d]; without a scale: none
   NormWeights q_norm, k_norm;
   NormWeights near_q_norm, near_k_norm;  // [d]; mixed kinds
   SketchNetwork network;                 // learned kinds
@@ -29,8 +29,8 @@ struct LayerWeights {
   const Matrix* omega = nullptr;     // [d, m]; performer
   const Matrix* gate = nullptr;      // [D, Hkv]; with a decay gate
   const float* gate_bias = nullptr;  // [Hkv]
-  // Of the far part of a window: f(q) and f(k) of each head are affine maps, [H, d, r] and [H, r] of
-  // queries, [Hkv, d, r] and [Hkv, r] of keys (Backend::HeadMaps).
+  // Of the far part of a window: f(q) and f(k) of each head are affine maps, [H, d, r] and [H, r]
+  // of queries, [Hkv, d, r] and [Hkv, r] of keys (Backend::HeadMaps).
   const float *far_q = nullptr, *far_q_bias = nullptr;
   const float *far_k = nullptr, *far_k_bias = nullptr;
   // polynomial_square: a_0 to a_p of each head, [H, p + 1]. affine_square: the terms (c, f) of each
@@ -43,8 +43,8 @@ struct ModelWeights {
   const Matrix* output = nullptr;     // [D, V], of the logits; `embedding` where they are tied
   const float* output_bias = nullptr;
   NormWeights final_norm;
-  // [D, D]: its product with the final norm's output is what `output` takes (residual_rotation.h). Null:
-  // `output` takes the norm's output.
+  // [D, D]: its product with the final norm's output is what `output` takes (residual_rotation.h).
+  // Null: `output` takes the norm's output.
   const Matrix* final_rotation = nullptr;
   std::vector<LayerWeights> layers;
   // Size in bytes, and number of elements, of all packed matrices and vectors.

@@ -1,20 +1,22 @@
 // States of texts that were processed before, by tenant and exact tokens, in a radix tree
-// (prefix_tree.h). A new prompt starts from the state that provides the most of its tokens. Tokens are
-// compared themselves, and a tenant finds its own states only.
+// (prefix_tree.h). A new prompt starts from the state that provides the most of its tokens. Tokens
+// are compared themselves, and a tenant finds its own states only.
 //
-// A state provides the tokens up to its end, and up to every point that it can be truncated to. States of
-// KV kinds can be truncated to any token, so the longest text on a path serves all prompts that begin like
-// it. States of recurrent kinds serve at their ends and within their last block. So states are stored where
-// prompts are likely to begin alike (PrefixPlan), and the tree also knows texts without a state: from them
-// the second prompt that shares a beginning learns where it parts from the first.
+// A state provides the tokens up to its end, and up to every point that it can be truncated to.
+// States of KV kinds can be truncated to any token, so the longest text on a path serves all
+// prompts that begin like it. States of recurrent kinds serve at their ends and within their last
+// block. So states are stored where prompts are likely to begin alike (PrefixPlan), and the tree
+// also knows texts without a state: from them the second prompt that shares a beginning learns
+// where it parts from the first.
 //
-// Thread-safe. Memory is counted before it is taken: token ids, nodes, states that are being stored. A
-// block of a KV cache that several states share counts once, and once for each principal that holds one of
-// them. What is evicted is, of the states of a principal that holds more than an equal share, the one whose
-// loss costs the least recomputation a byte, less for what has not been used for long (GreedyDual-Size: Cao
-// and Irani, 1997). So one that stores much evicts its own states. Principals that share a tenant find each
-// other's states, and yet each holds its own. Texts without a state have a small part of the memory, of
-// which the least recently used are forgotten.
+// Thread-safe. Memory is counted before it is taken: token ids, nodes, states that are being
+// stored. A block of a KV cache that several states share counts once, and once for each principal
+// that holds one of them. What is evicted is, of the states of a principal that holds more than an
+// equal share, the one whose loss costs the least recomputation a byte, less for what has not been
+// used for long (GreedyDual-Size: Cao and Irani, 1997). So one that stores much evicts its own
+// states. Principals that share a tenant find each other's states, and yet each holds its own.
+// Texts without a state have a small part of the memory, of which the least recently used are
+// forgotten.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +42,8 @@ struct PrefixCacheOptions {
   size_t memory = 0;         // bytes
   int64_t min_tokens = 256;  // a shorter prompt is processed faster than its state is copied
   int64_t every = 0;         // tokens between the states stored inside a prompt; 0: none inside
-  // The time that a token's attention to one earlier token takes, over that of the rest of a token: 0
-  // where it does not grow with the text.
+  // The time that a token's attention to one earlier token takes, over that of the rest of a token:
+  // 0 where it does not grow with the text.
   double attention_cost = 0;
 };
 
@@ -72,14 +74,16 @@ class PrefixCache {
     int64_t tokens = 0;  // length to which the caller truncates the state
   };
   // Returns the state that provides the longest prefix of `prompt`, of at most `max` tokens. `salt`
-  // identifies the tenant, and within it those that share states. A truncated state of another prompt counts only from min_tokens on.
+  // identifies the tenant, and within it those that share states. A truncated state of another
+  // prompt counts only from min_tokens on.
   std::optional<Hit> Find(const std::string& salt, std::span<const int32_t> prompt, int64_t max);
 
   // Makes the text of a prompt known. Returns how many of its tokens were known before.
   int64_t Learn(const std::string& salt, const Principal& principal,
                 std::span<const int32_t> prompt);
 
-  // Room in the cache for a state that is being saved. Freed by Store or, without it, by the destructor.
+  // Room in the cache for a state that is being saved. Freed by Store or, without it, by the
+  // destructor.
   class Room {
    public:
     Room(PrefixCache* cache, PrefixTree::Node* node) : cache_(cache), node_(node) {}
@@ -95,13 +99,14 @@ class PrefixCache {
     PrefixCache* cache_;
     PrefixTree::Node* node_;
   };
-  // Makes room for the state of exactly `tokens`, which takes `memory` and which `principal` will hold.
-  // nullopt if there is such a state, or one that provides them (which is used thereby), or if one is being
-  // saved, or if what would be evicted is worth more.
+  // Makes room for the state of exactly `tokens`, which takes `memory` and which `principal` will
+  // hold. nullopt if there is such a state, or one that provides them (which is used thereby), or
+  // if one is being saved, or if what would be evicted is worth more.
   std::optional<Room> Reserve(const std::string& salt, const Principal& principal,
                               std::span<const int32_t> tokens, const StateMemory& memory);
-  // Stores the state that the room is for. earliest_truncation is SequenceState::EarliestTruncation. States
-  // of the same principal before it on its path, which it provides too, are removed.
+  // Stores the state that the room is for. earliest_truncation is
+  // SequenceState::EarliestTruncation. States of the same principal before it on its path, which it
+  // provides too, are removed.
   void Store(Room room, std::shared_ptr<const SavedState> state, int64_t earliest_truncation);
 
   PrefixCacheStats stats() const;
@@ -125,8 +130,8 @@ class PrefixCache {
   // The callers of the methods below hold mutex_.
 
   void EndSaving(Node* node);
-  // The node whose state provides the first `tokens` tokens of a text that `node` lies on up to `common`
-  // tokens; null: none.
+  // The node whose state provides the first `tokens` tokens of a text that `node` lies on up to
+  // `common` tokens; null: none.
   Node* Provider(Node* node, int64_t common, int64_t tokens) const;
   // Whether the state is found by other prompts when it is truncated to `tokens` tokens.
   bool Truncates(const Node& node, int64_t tokens) const {
@@ -150,13 +155,14 @@ class PrefixCache {
   void Uncount(Node* node);
   void CountChanged(const PrefixTree::Extended& extended, const Principal& principal);
 
-  // Makes `bytes` free, for a principal and something of this priority. Returns false if that is not
-  // possible or would evict what is worth more.
+  // Makes `bytes` free, for a principal and something of this priority. Returns false if that is
+  // not possible or would evict what is worth more.
   bool MakeRoom(size_t bytes, const Principal& principal, double priority, Freed* freed);
   // The state to be evicted first. `shares`: only of principals above an equal share.
   Node* Lowest(bool shares);
   void Evict(Node* node, Freed* freed);
-  // Forgets a text without a state. `shares`: only of principals above an equal share of such texts.
+  // Forgets a text without a state. `shares`: only of principals above an equal share of such
+  // texts.
   bool ForgetText(bool shares);
   // Forgets what exceeds the part of texts, as far as no state needs it.
   void ForgetTexts();

@@ -1,7 +1,7 @@
-// What one completion reads from the prefix cache, and what it stores in it: the states at the end of its
-// prompt, where the prompt leaves a known text, at the positions that the request names, every N tokens, and at
-// the end of its answer. A state that a later one provides, or that saves few tokens beside the one before
-// it, is not stored.
+// What one completion reads from the prefix cache, and what it stores in it: the states at the end
+// of its prompt, where the prompt leaves a known text, at the positions that the request names,
+// every N tokens, and at the end of its answer. A state that a later one provides, or that saves
+// few tokens beside the one before it, is not stored.
 //
 // Used by the engine thread only.
 #pragma once
@@ -23,16 +23,16 @@ namespace polysketch {
 
 class PrefixPlan {
  public:
-  // `cache` may be null: no cache. `salt`, `principal`: PrefixCache. `size`: number of tokens of the prompt that will be processed.
-  // max_provided: maximum number of tokens that the cache may provide; the rows of later tokens are
-  // needed. The state there is stored too.
+  // `cache` may be null: no cache. `salt`, `principal`: PrefixCache. `size`: number of tokens of
+  // the prompt that will be processed. max_provided: maximum number of tokens that the cache may
+  // provide; the rows of later tokens are needed. The state there is stored too.
   PrefixPlan(PrefixCache* cache, const CacheParams& params, const std::string& salt,
              const Principal& principal, int64_t size, int64_t max_provided);
 
   // Returns the state with the longest stored prefix of `prompt`; null without one.
   std::shared_ptr<const SavedState> Begin(std::span<const int32_t> prompt);
-  // As Begin, for a prompt of which `processed` tokens were processed before. Neither max_provided nor
-  // miss() count: no row of these tokens is needed again.
+  // As Begin, for a prompt of which `processed` tokens were processed before. Neither max_provided
+  // nor miss() count: no row of these tokens is needed again.
   std::shared_ptr<const SavedState> BeginAgain(std::span<const int32_t> prompt, int64_t processed);
   // Truncates the state that was returned to that prefix.
   void OnLoaded(SequenceState* state);
@@ -41,8 +41,8 @@ class PrefixPlan {
   // Called after every change of the state. Starts to store the state if its position is one of the
   // positions to be stored.
   void OnState(std::span<const int32_t> prompt, const SequenceState& state);
-  // Whether the state at the end of the answer, after `position` tokens, should be stored too. Once it
-  // was tried, no longer.
+  // Whether the state at the end of the answer, after `position` tokens, should be stored too. Once
+  // it was tried, no longer.
   bool AwaitsEnd(int64_t position) const;
   // Starts to store the state at the end of the answer. `tokens`: all that are in it.
   void OnEnd(std::span<const int32_t> tokens, const SequenceState& state);

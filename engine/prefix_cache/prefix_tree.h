@@ -1,9 +1,10 @@
-// A radix tree over the token ids of known prompts. A node is a place in a text: the tokens from the root
-// to the node's end. Texts that begin alike share nodes up to where they part. A node may hold the state
-// after its tokens.
+// A radix tree over the token ids of known prompts. A node is a place in a text: the tokens from
+// the root to the node's end. Texts that begin alike share nodes up to where they part. A node may
+// hold the state after its tokens.
 //
-// Each salt has a tree of its own, so that no text of one tenant is compared with that of another. A walk
-// takes time in proportion to the text that is looked up. Nothing recurses: a client chooses the depth.
+// Each salt has a tree of its own, so that no text of one tenant is compared with that of another.
+// A walk takes time in proportion to the text that is looked up. Nothing recurses: a client chooses
+// the depth.
 //
 // Not thread-safe.
 #pragma once
@@ -43,8 +44,9 @@ class PrefixTree {
     // The state after `end` tokens; null: none.
     std::shared_ptr<const SavedState> state;
     int64_t earliest_truncation = 0;  // of `state`, at least 1
-    // Of the states in the subtree that begins here: their number, and the node of the one that serves the
-    // most prompts. That is the one with the earliest truncation, and of such the shortest.
+    // Of the states in the subtree that begins here: their number, and the node of the one that
+    // serves the most prompts. That is the one with the earliest truncation, and of such the
+    // shortest.
     int64_t states = 0;
     Node* widest = nullptr;
 
@@ -77,8 +79,8 @@ class PrefixTree {
     Node* end = nullptr;         // whose end is that of the text
     std::vector<Node*> changed;  // nodes that were made or cut
   };
-  // Makes `tokens` known. `match` is what Find returned for them. A node that is cut keeps its address,
-  // its end and its state. The nodes that are made have no principal.
+  // Makes `tokens` known. `match` is what Find returned for them. A node that is cut keeps its
+  // address, its end and its state. The nodes that are made have no principal.
   Extended Extend(const Match& match, const std::string& salt, std::span<const int32_t> tokens);
   // Removes a leaf without a state.
   void Remove(Node* leaf);

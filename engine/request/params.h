@@ -35,7 +35,8 @@ struct SamplingParams {
 // What the text of an output must match (engine/grammar).
 struct GrammarSource {
   // kJson: a JSON object. kJsonSchema: JSON that a JSON Schema describes. kRegex: a regular
-  // expression. kEbnf: a grammar in EBNF whose first rule is `root`. kStructuralTag: JSON between marks.
+  // expression. kEbnf: a grammar in EBNF whose first rule is `root`. kStructuralTag: JSON between
+  // marks.
   enum class Kind : uint8_t { kJson, kJsonSchema, kRegex, kEbnf, kStructuralTag };
   Kind kind = Kind::kJson;
   std::string text;      // empty for kJson

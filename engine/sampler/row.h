@@ -15,8 +15,8 @@ namespace polysketch {
 bool BlockMaxima(std::span<const float> logits, std::vector<float>* maxima);
 
 // The same for the logits that a mask allows: copies them to `out` [logits.size()], which may be
-// `logits` itself, with the lowest float in the place of the others. Bit i of the words of `mask` says
-// whether logit i is allowed. Returns false if any logit is not finite.
+// `logits` itself, with the lowest float in the place of the others. Bit i of the words of `mask`
+// says whether logit i is allowed. Returns false if any logit is not finite.
 bool AllowedMaxima(std::span<const float> logits, std::span<const uint32_t> mask, float* out,
                    std::vector<float>* maxima);
 

@@ -5,7 +5,8 @@
 //   2. penalties: repetition (tokens of prompt and output: positive logits are divided, others
 //      multiplied), frequency (subtracted once for each occurrence in the output), presence
 //      (subtracted once for tokens of the output)
-//   3. a mask drops the tokens that a grammar, or the request itself (token_rules.h), does not allow
+//   3. a mask drops the tokens that a grammar, or the request itself (token_rules.h), does not
+//   allow
 //   4. temperature 0: the highest logit, the lowest id among equals. Otherwise logits are divided
 //      by the temperature
 //   5. min_p: drops tokens below min_p times the highest probability
@@ -65,14 +66,15 @@ class Sampler {
   }
 
   // Returns the next token and counts it for the penalties. `logits` [vocab_size] are the model's.
-  // INTERNAL if one of them is not finite. `mask`: bit i of its words says whether token i is allowed,
-  // and at least one is; empty: all are.
+  // INTERNAL if one of them is not finite. `mask`: bit i of its words says whether token i is
+  // allowed, and at least one is; empty: all are.
   Result<int32_t> Sample(std::span<const float> logits, std::span<const uint32_t> mask,
                          SamplerScratch* scratch);
 
   // Makes the query for the token that follows the next `ahead` tokens, for sampling on a device.
-  // Returns false if the host needs the logits: penalties depend on the tokens in between, rules need a mask,
-  // or the query would exceed its limit of candidates or edits. The query refers to this sampler.
+  // Returns false if the host needs the logits: penalties depend on the tokens in between, rules
+  // need a mask, or the query would exceed its limit of candidates or edits. The query refers to
+  // this sampler.
   bool MakeQuery(int64_t ahead, SampleQuery* query) const;
   // Returns the token that Sample returns for the logits of the query's row, and counts it.
   // `result` is neither kNone nor kTooMany. INTERNAL if it is kNotFinite.

@@ -17,13 +17,13 @@ class StopMatcher {
   StopMatcher(const std::vector<std::string>& stops, bool include_match);
 
   // Appends to `out` the text that can no longer be part of a match. Returns true if a stop string
-  // matched: the text ends there, and only matched() and Finish() may be called after it. `may_end`:
-  // whether a stop string that ends in `text` counts as a match.
+  // matched: the text ends there, and only matched() and Finish() may be called after it.
+  // `may_end`: whether a stop string that ends in `text` counts as a match.
   bool Append(std::string_view text, std::string* out, bool may_end = true);
   // Returns the text that is still held back; empty after a match.
   std::string Finish();
-  // The text that is held back now. Appending it to a new matcher, where it may not end, yields the same
-  // state.
+  // The text that is held back now. Appending it to a new matcher, where it may not end, yields the
+  // same state.
   const std::string& held() const { return held_; }
   // The stop string that matched; empty before.
   const std::string& matched() const { return matched_; }

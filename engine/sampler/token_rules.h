@@ -1,12 +1,12 @@
-// Which tokens a request itself allows next, beside its grammar: allowed_token_ids, bad_words, and end tokens
-// before min_tokens, with vLLM's meanings.
+// Which tokens a request itself allows next, beside its grammar: allowed_token_ids, bad_words, and
+// end tokens before min_tokens, with vLLM's meanings.
 //
-// A bad word is a sequence of tokens. Its last token is not allowed where the tokens of the output before it are
-// the others. Tokens of the prompt do not count.
+// A bad word is a sequence of tokens. Its last token is not allowed where the tokens of the output
+// before it are the others. Tokens of the prompt do not count.
 //
-// At least one token is always allowed: a rule that would leave none does not hold for that token. A grammar
-// goes before allowed_token_ids, these before bad_words, and these before min_tokens. So an output that its
-// grammar has completed ends before min_tokens.
+// At least one token is always allowed: a rule that would leave none does not hold for that token.
+// A grammar goes before allowed_token_ids, these before bad_words, and these before min_tokens. So
+// an output that its grammar has completed ends before min_tokens.
 //
 // The result is a function of the parameters and of the output so far.
 #pragma once
@@ -31,8 +31,8 @@ class TokenRules {
   bool Bind(int64_t index) const {
     return !allowed_.empty() || !bad_words_.empty() || index < min_tokens_;
   }
-  // Returns the mask of the tokens that are allowed at this index, which Bind: that of the grammar (empty:
-  // none) without those that the rules forbid. It is in `words`.
+  // Returns the mask of the tokens that are allowed at this index, which Bind: that of the grammar
+  // (empty: none) without those that the rules forbid. It is in `words`.
   std::span<const uint32_t> Mask(int64_t index, std::span<const uint32_t> grammar,
                                  std::vector<uint32_t>* words) const;
 

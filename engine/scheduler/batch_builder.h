@@ -3,10 +3,11 @@
 //
 // Decoding sequences come first with one token each, since a reader waits for each token. Then
 // their drafts (speculative decoding), then prompts and scores, chunk by chunk (short segments
-// waste the block-parallel kernels): to the highest priority, within it to the client with the least
-// virtual time, of that client to the part with the least, of that part to the highest level, within that
-// to the sequence that was served least recently. So a short prompt beside long ones is processed in a step or two, and a client with a
-// hundred prompts gets no more than a client with one, however long these have waited.
+// waste the block-parallel kernels): to the highest priority, within it to the client with the
+// least virtual time, of that client to the part with the least, of that part to the highest level,
+// within that to the sequence that was served least recently. So a short prompt beside long ones is
+// processed in a step or two, and a client with a hundred prompts gets no more than a client with
+// one, however long these have waited.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,9 @@ class BatchBuilder {
   explicit BatchBuilder(int64_t max_tokens) : max_tokens_(max_tokens) {}
 
   // Returns the number of tokens of each candidate; 0: the candidate waits for a later step. The
-  // sum is at most max_tokens, and prompts cost at most `budget`, except for kMinTokens of the first.
-  // With candidates the sum is at least one. Adds the tokens of each client to its virtual time.
+  // sum is at most max_tokens, and prompts cost at most `budget`, except for kMinTokens of the
+  // first. With candidates the sum is at least one. Adds the tokens of each client to its virtual
+  // time.
   std::vector<int64_t> Share(std::span<Candidate> candidates, double budget,
                              std::span<int64_t> virtual_times);
   // The tokens of `cost` each that `budget` pays for; INT64_MAX / 2 at most.

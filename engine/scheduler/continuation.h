@@ -1,6 +1,6 @@
 // The parts of a Snapshot that a running completion carries: the state that it started from, its
-// input and output, and its token history. Makes the snapshot that continues the completion, and the snapshot
-// that generates its choices again.
+// input and output, and its token history. Makes the snapshot that continues the completion, and
+// the snapshot that generates its choices again.
 //
 // Used by the engine thread only. Copies share the state and the input.
 #pragma once
@@ -52,8 +52,8 @@ class Continuation {
   const std::vector<int32_t>& output() const { return output_; }
   // Number of tokens of the input and of the output.
   int64_t size() const { return input_size() + static_cast<int64_t>(output_.size()); }
-  // The tokens from `index` on, of the input and the output after it, up to the end of the input or,
-  // from there on, of the output.
+  // The tokens from `index` on, of the input and the output after it, up to the end of the input
+  // or, from there on, of the output.
   std::span<const int32_t> From(int64_t index) const {
     const bool of_input = index < input_size();
     const std::span<const int32_t> tokens(of_input ? *input_ : output_);

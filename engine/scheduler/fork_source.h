@@ -1,5 +1,5 @@
-// The state that all choices of a request start from: that of its prompt without the last token. The
-// last choice takes it over, so that a request with n choices holds at most n + 1 states.
+// The state that all choices of a request start from: that of its prompt without the last token.
+// The last choice takes it over, so that a request with n choices holds at most n + 1 states.
 //
 // Used by the engine thread only.
 #pragma once

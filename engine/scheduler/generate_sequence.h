@@ -4,12 +4,13 @@
 // started from, and the snapshots that continue it), PrefixPlan (prefix cache), PromptEcho,
 // Sampler, DraftVerifier, TokenMasks (grammar), OutputText (characters, stop strings).
 //
-// With a grammar, a row whose mask is late keeps its logits; its token is sampled, between two steps,
-// once the mask is there. Other sequences never wait for it.
+// With a grammar, a row whose mask is late keeps its logits; its token is sampled, between two
+// steps, once the mask is there. Other sequences never wait for it.
 //
-// End conditions of a generated token, in this order: EOS ids (unless ignore_eos) and stop ids end with
-// kStop, and their text is left out unless include_stop_in_output; a stop string ends with kStop;
-// max_tokens ends with kLength. Before min_tokens end tokens are not sampled, and stop strings do not match.
+// End conditions of a generated token, in this order: EOS ids (unless ignore_eos) and stop ids end
+// with kStop, and their text is left out unless include_stop_in_output; a stop string ends with
+// kStop; max_tokens ends with kLength. Before min_tokens end tokens are not sampled, and stop
+// strings do not match.
 //
 // n > 1: the first choice processes all of the input but its last token. Then it forks: the other
 // choices continue from copies of its state.

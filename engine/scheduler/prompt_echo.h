@@ -20,8 +20,9 @@ namespace polysketch {
 
 class PromptEcho {
  public:
-  // `first`: index of the first token to return; tokens before it precede the prompt. `scored_from`:
-  // index of the first token to return with a log-probability, if the parameters ask for them.
+  // `first`: index of the first token to return; tokens before it precede the prompt.
+  // `scored_from`: index of the first token to return with a log-probability, if the parameters ask
+  // for them.
   PromptEcho(const GenerateParams& params, int64_t first, int64_t scored_from)
       : enabled_(params.echo),
         logprobs_(params.logprobs),

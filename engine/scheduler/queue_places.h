@@ -1,17 +1,17 @@
 // Places in the queue: who gets one, and who gives one up, when the queue is full.
 //
-// A place is a slot that an unfinished request can use, whether it waits or runs. When all places are
-// taken, a request takes the place of a waiting request of one that holds more (Shares::HoldsMore): of
-// the principal that has the most, and of its part that has the most. The tokens of waiting prompts are
-// shared alike.
+// A place is a slot that an unfinished request can use, whether it waits or runs. When all places
+// are taken, a request takes the place of a waiting request of one that holds more
+// (Shares::HoldsMore): of the principal that has the most, and of its part that has the most. The
+// tokens of waiting prompts are shared alike.
 //
 // Which request gives way: the newest of the part's lowest priority, which would be served last.
-//   - A request that has had a slot keeps its place. Where these are more than the slots, as those of many
-//     parts of one principal that take turns, `max_sequences` places beyond the limit are for
-//     principals without one: they do not wait for the end of what others have begun.
+//   - A request that has had a slot keeps its place. Where these are more than the slots, as those
+//     of many parts of one principal that take turns, `max_sequences` places beyond the limit are
+//     for principals without one: they do not wait for the end of what others have begun.
 //   - A priority above the newcomer's does not give way.
-//   - A principal keeps its only request, and a part keeps it towards others of its principal. So the
-//     first of its waiting requests, and with it every principal, is served in the end.
+//   - A principal keeps its only request, and a part keeps it towards others of its principal. So
+//     the first of its waiting requests, and with it every principal, is served in the end.
 //
 // Not thread-safe; Mailbox guards it.
 #pragma once
@@ -69,9 +69,9 @@ class QueuePlaces {
   // Whether a place is the first of the principal, and one beyond the limit is free for it.
   bool FirstSlots(const Request& request) const;
   bool TokensFit(const Request& request) const;
-  // Whether the tokens are the first of the principal, and at most its share. They may then exceed the
-  // limit: large prompts of others, each the only one of its principal, must not lock one out. The sum
-  // over n principals stays below the limit times ln(n) + 1.
+  // Whether the tokens are the first of the principal, and at most its share. They may then exceed
+  // the limit: large prompts of others, each the only one of its principal, must not lock one out.
+  // The sum over n principals stays below the limit times ln(n) + 1.
   bool FirstTokens(const Request& request) const;
   void GiveBack(const std::vector<RequestId>& given_up);
   Status Full(const Request& request) const;

@@ -5,17 +5,18 @@
 // Continuous batching: a sequence joins and leaves between any two steps. A step processes one
 // token of every decoding sequence, drafts, and chunks of prompts and scores.
 //
-// Memory: a sequence is charged with what its state takes, before it takes it. States of constant size at
-// their admission; KV caches as they grow (scheduler_growth.cc), or with KvAdmission::kReserve the longest
-// state of the request at its admission. No completion fails for lack of memory half way: where memory is
-// full, a sequence is preempted. Blocks that states share count for each of them.
+// Memory: a sequence is charged with what its state takes, before it takes it. States of constant
+// size at their admission; KV caches as they grow (scheduler_growth.cc), or with
+// KvAdmission::kReserve the longest state of the request at its admission. No completion fails for
+// lack of memory half way: where memory is full, a sequence is preempted. Blocks that states share
+// count for each of them.
 //
-// Preemption: a sequence that is idle, of a lower level, or of a client that holds more gives its slot
-// to one that needs it (scheduler_admission.cc). It keeps its state, which is counted in preempted
-// memory, and continues later. Where that memory is full a state is dropped: its tokens are processed
-// again later, which gives the same bits. KvAdmission::kReserve allows neither for the sake of memory.
-// An idle sequence whose slot no other one needs keeps it. The stall deadline ends a sequence wherever
-// it is.
+// Preemption: a sequence that is idle, of a lower level, or of a client that holds more gives its
+// slot to one that needs it (scheduler_admission.cc). It keeps its state, which is counted in
+// preempted memory, and continues later. Where that memory is full a state is dropped: its tokens
+// are processed again later, which gives the same bits. KvAdmission::kReserve allows neither for
+// the sake of memory. An idle sequence whose slot no other one needs keeps it. The stall deadline
+// ends a sequence wherever it is.
 //
 // Used by one thread only (the engine thread). It starts no threads (StatePool starts one at times)
 // and never blocks, so tests drive it directly.
@@ -48,15 +49,17 @@ struct SchedulerOptions {
   size_t slot_memory = 0;       // bytes
   size_t preempted_memory = 0;  // bytes
   KvAdmission kv_admission = KvAdmission::kPreempt;
-  // Tokens by which the memory of a KV cache grows, and that a new one has beyond those that are known.
+  // Tokens by which the memory of a KV cache grows, and that a new one has beyond those that are
+  // known.
   int64_t growth_tokens = 64;
   std::chrono::nanoseconds stall_deadline{0};
   // Maximum time that prompts add to a step with decoding sequences; 0: no limit.
   std::chrono::nanoseconds step_budget{0};
   // Time of waiting after which a request has the next higher level.
   std::chrono::nanoseconds aging = std::chrono::seconds(10);
-  // Time of a sequence in its slot after which the first sequence of a client without a slot may have it,
-  // and time of a client's prompts without a token after which they go before those of others.
+  // Time of a sequence in its slot after which the first sequence of a client without a slot may
+  // have it, and time of a client's prompts without a token after which they go before those of
+  // others.
   std::chrono::nanoseconds slice = std::chrono::milliseconds(250);
   // Threads that sample, if the model has no threads on the host.
   int sampling_threads = 1;
@@ -172,7 +175,8 @@ class Scheduler {
   Holdings FindHoldings() const;
   // Preempts the sequence for `next`; null: for one that grows.
   void Preempt(size_t index, const Waiting* next, Clock::time_point now);
-  // Drops the state of `preempted`, which needs room in preempted memory, or that of another sequence.
+  // Drops the state of `preempted`, which needs room in preempted memory, or that of another
+  // sequence.
   void DropOne(Waiting* preempted, const Waiting* next);
   // Assigns a slot to a sequence that fits. Returns false if no state could be allocated.
   bool AssignSlot(WaitQueue::Iterator at, Clock::time_point now);
@@ -188,19 +192,22 @@ class Scheduler {
   size_t BytesToStart(const Sequence& sequence) const;
   // Bytes of preempted memory that the state of the slot would take.
   size_t BytesToKeep(const Slot& slot) const;
-  // Gives the sequences that can be in the next step memory for a token. Preempts some where it is full.
+  // Gives the sequences that can be in the next step memory for a token. Preempts some where it is
+  // full.
   void GrowStates(Clock::time_point now);
   // Does so for one, or preempts one for it. Returns whether to call it again.
   bool GrowOrPreempt(const Sequence* sequence, Clock::time_point now);
-  // Reserves memory for a state of `length` tokens. Returns false, and reserves nothing, if less is free.
+  // Reserves memory for a state of `length` tokens. Returns false, and reserves nothing, if less is
+  // free.
   bool Grow(Slot* slot, int64_t length);
-  // Returns the index in running_ of the first sequence to preempt where one grows; nullopt if none can be.
+  // Returns the index in running_ of the first sequence to preempt where one grows; nullopt if none
+  // can be.
   std::optional<size_t> GrowthVictim() const;
   // Drops a state from which forks were to start. Returns false if there is none.
   bool DropSource();
   void EndWithoutMemory(Slot* slot, int64_t length);
-  // Reserves memory for `tokens` more tokens. Returns for how many there is memory. Where memory is reserved
-  // at admission, ends a sequence that lacks some, and returns 0.
+  // Reserves memory for `tokens` more tokens. Returns for how many there is memory. Where memory is
+  // reserved at admission, ends a sequence that lacks some, and returns 0.
   int64_t FitReservation(Slot* slot, int64_t tokens);
 
   // --- steps (scheduler_steps.cc) ---
@@ -212,8 +219,9 @@ class Scheduler {
   void RaiseStarved(Candidates* shares, Clock::time_point now) const;
   // Maximum draft tokens of each decoding sequence, before the limit of its state.
   int64_t MaxDrafts() const;
-  // Limits a chunk of a prompt to its block: chunks of equal size of at most max_tokens up to the end of
-  // the block. So the folds of a step are known before the step, and count against its budget.
+  // Limits a chunk of a prompt to its block: chunks of equal size of at most max_tokens up to the
+  // end of the block. So the folds of a step are known before the step, and count against its
+  // budget.
   void FitToBlock(const SequenceState& state, int64_t max_tokens,
                   BatchBuilder::Candidate* candidate) const;
   // Divides the tokens of a step. Element i is the number of tokens of candidates[i].
@@ -222,14 +230,14 @@ class Scheduler {
   // Candidate::part to their indices.
   std::vector<int64_t> Times(Candidates* shares);
   // Whether the process may have the memory by which the states of a step grow, which is allocated
-  // within the step: `growth` bytes and, added to them, those of `tokens` more tokens of a KV cache. Ends
-  // the sequence if not.
+  // within the step: `growth` bytes and, added to them, those of `tokens` more tokens of a KV
+  // cache. Ends the sequence if not.
   bool MemoryFor(Slot* slot, int64_t tokens, size_t* growth);
 
-  // Continues to load, or to clear, the states that sequences start from, and to save states: for the
-  // prefix cache, and of sequences that have ended with a snapshot. Copies all of them if no decoding
-  // sequence waits, otherwise for half of a step's budget (at least one part). Returns whether it copied
-  // a part.
+  // Continues to load, or to clear, the states that sequences start from, and to save states: for
+  // the prefix cache, and of sequences that have ended with a snapshot. Copies all of them if no
+  // decoding sequence waits, otherwise for half of a step's budget (at least one part). Returns
+  // whether it copied a part.
   bool CopyStates(Clock::time_point now);
   // Copies the next parts of the slot's state.
   void CopyParts(Slot* slot, Clock::time_point now);

@@ -72,18 +72,20 @@ bool Scheduler::Fits(size_t bytes, int sequences, size_t freed) const {
 //   - from one of another client, or of another part of the same client,
 //       that was admitted with a lower claim, but not the only one of its client if the client of
 //         `next` has a slot,
-//       or of a client that holds so much more that it still holds as much afterwards, unless it has
+//       or of a client that holds so much more that it still holds as much afterwards, unless it
+//       has
 //         a higher priority and the client of `next` has a slot,
 //       or that has had its slot for a slice, if `next` is the first sequence of a client without a
 //         slot, of at least its priority.
-// So a client without a slot gets one at once where another has two, and within a slice where each has
-// one; clients with equal priorities converge to equal holdings.
+// So a client without a slot gets one at once where another has two, and within a slice where each
+// has one; clients with equal priorities converge to equal holdings.
 //
-// Under KvAdmission::kReserve a slot is taken, never memory, and only while preempted memory has room.
+// Under KvAdmission::kReserve a slot is taken, never memory, and only while preempted memory has
+// room.
 //
-// Otherwise, where preempted memory is full, a state is dropped: one of the client that has most of them, the one
-// whose tokens are processed again fastest. Not for the sake of a waiting time alone before a sequence
-// has done as much as it did again.
+// Otherwise, where preempted memory is full, a state is dropped: one of the client that has most of
+// them, the one whose tokens are processed again fastest. Not for the sake of a waiting time alone
+// before a sequence has done as much as it did again.
 class Scheduler::RoomMaker {
  public:
   RoomMaker(const Scheduler& scheduler, const Waiting& next, const Holdings& holdings,
@@ -109,8 +111,8 @@ class Scheduler::RoomMaker {
     }
   }
 
-  // Returns the indices in running_ of sequences without which `next`, which needs `bytes`, fits; none
-  // if it cannot.
+  // Returns the indices in running_ of sequences without which `next`, which needs `bytes`, fits;
+  // none if it cannot.
   std::vector<size_t> Find(size_t bytes) {
     std::vector<size_t> found;
     const StatePool& states = scheduler_.states_;

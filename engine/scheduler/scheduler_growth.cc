@@ -1,16 +1,18 @@
-// Growth: under KvAdmission::kPreempt a sequence of a KV kind is admitted with the memory of the tokens that are
-// known, and gets more as it grows. Between two steps only, so that no index or pointer of a step changes.
+// Growth: under KvAdmission::kPreempt a sequence of a KV kind is admitted with the memory of the
+// tokens that are known, and gets more as it grows. Between two steps only, so that no index or
+// pointer of a step changes.
 //
-// Where memory is full, sequences are preempted until the growing one has its next token's, perhaps itself.
-// The first to go, of all that could be in the step:
+// Where memory is full, sequences are preempted until the growing one has its next token's, perhaps
+// itself. The first to go, of all that could be in the step:
 //   - an idle one whose state fits preempted memory;
 //   - one that is not the only one of its client;
 //   - one of the client with the lowest priority, of these the client that holds most;
 //   - in that client one of the part that holds most, of the lowest level, admitted last.
-// So of a part the sequence of the highest level that was admitted first is never preempted for others to
-// grow, and a client keeps one sequence while another has two. Then the states go that forks wait for: their
-// tokens are processed again by each fork. What remains is the growing sequence alone, which fits: a request
-// whose longest state exceeds slot memory was refused. Only a score may exceed it.
+// So of a part the sequence of the highest level that was admitted first is never preempted for
+// others to grow, and a client keeps one sequence while another has two. Then the states go that
+// forks wait for: their tokens are processed again by each fork. What remains is the growing
+// sequence alone, which fits: a request whose longest state exceeds slot memory was refused. Only a
+// score may exceed it.
 #include <algorithm>
 #include <climits>
 #include <tuple>

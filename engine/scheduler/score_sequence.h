@@ -47,8 +47,8 @@ class ScoreSequence : public Sequence {
   int64_t OnSegment(int64_t n) override;
 
  private:
-  // Maximum number of processed tokens that are kept for the case that the state is dropped. The state
-  // of a longer text is not.
+  // Maximum number of processed tokens that are kept for the case that the state is dropped. The
+  // state of a longer text is not.
   static constexpr int64_t kMaxKept = 16384;
 
   // First position of the first range of far masses but one.

@@ -95,8 +95,8 @@ class Sequence {
   // Number of tokens to process again if the state is dropped; nullopt: the sequence no longer has
   // these tokens.
   virtual std::optional<int64_t> DropCost() const { return std::nullopt; }
-  // The state is dropped. The sequence starts again from what Begin returns, or, if `to_source`, from
-  // its ForkSource.
+  // The state is dropped. The sequence starts again from what Begin returns, or, if `to_source`,
+  // from its ForkSource.
   virtual void OnDropped(bool /*to_source*/) {}
   // Number of processed tokens that the state lacks since it was dropped.
   virtual int64_t missing() const { return 0; }
@@ -119,8 +119,8 @@ class Sequence {
   // computed instead.
   virtual void SampleRow(int64_t /*row*/, std::span<const float> /*logits*/, float /*log_sum_exp*/,
                          const SampleResult* /*result*/, SamplerScratch* /*scratch*/) {}
-  // Called when the step begins and when its rows are processed: times a chunk of the prompt, if the
-  // request asks for that.
+  // Called when the step begins and when its rows are processed: times a chunk of the prompt, if
+  // the request asks for that.
   void OnStepBegins(int64_t n);
   void OnStepEnds();
   // Called for each needed row of the segment, in order. `logits` is empty if SampleRow had a
@@ -134,8 +134,8 @@ class Sequence {
   virtual int64_t OnSegment(int64_t n) = 0;
   // Called after OnSegment with the state after the accepted tokens. The sequence may have ended.
   virtual void OnState(const SequenceState& /*state*/) {}
-  // Whether the state is being saved: for the prefix cache, or because the sequence has ended with a
-  // snapshot. While it is, the sequence takes part in no step and keeps its state.
+  // Whether the state is being saved: for the prefix cache, or because the sequence has ended with
+  // a snapshot. While it is, the sequence takes part in no step and keeps its state.
   virtual bool storing() const { return false; }
   // Saves a part of the state, on the threads of `pool` (null: on this thread).
   virtual void StoreState(const SequenceState& /*state*/, ThreadPool* /*pool*/) {}

@@ -1,5 +1,5 @@
-// Loads the state that a sequence starts from part by part, so that steps can run between two parts: a
-// copy of 48 MB takes ten milliseconds, and the first touch of as much memory up to 130.
+// Loads the state that a sequence starts from part by part, so that steps can run between two
+// parts: a copy of 48 MB takes ten milliseconds, and the first touch of as much memory up to 130.
 //
 // Used by the engine thread only.
 #pragma once
@@ -38,8 +38,8 @@ class StateLoader {
   // Whether a state from outside is loaded.
   bool from_outside() const { return saved_ != nullptr; }
 
-  // Loads the next parts into `state`, one on each thread of `pool` (null: on this thread). The state
-  // is of no use before done(), nor after an error: INVALID_ARGUMENT as SequenceState::Load.
+  // Loads the next parts into `state`, one on each thread of `pool` (null: on this thread). The
+  // state is of no use before done(), nor after an error: INVALID_ARGUMENT as SequenceState::Load.
   Status Continue(SequenceState* state, ThreadPool* pool) {
     PS_CHECK(!done());
     if (saved_ != nullptr && !parts_.started()) {

@@ -1,8 +1,8 @@
-// Limits the time that prompts add to a step with decoding sequences. The times of a prompt token and
-// of a fold are measured step by step and smoothed. The time of a token grows with the keys that it reads
-// of a KV cache, so it is kept by their number. The share of the budget that a step aims at follows from
-// the number of steps that exceeded the budget. The limit decides how prompts are split, which does not
-// change results.
+// Limits the time that prompts add to a step with decoding sequences. The times of a prompt token
+// and of a fold are measured step by step and smoothed. The time of a token grows with the keys
+// that it reads of a KV cache, so it is kept by their number. The share of the budget that a step
+// aims at follows from the number of steps that exceeded the budget. The limit decides how prompts
+// are split, which does not change results.
 //
 // Used by the engine thread only.
 #pragma once
@@ -26,12 +26,12 @@ class StepBudget {
   // `budget` 0: no limit.
   explicit StepBudget(std::chrono::nanoseconds budget) : budget_(budget) {}
 
-  // Nanoseconds of prompts in a step with `decode_rows` decoding rows, before which copies of states have
-  // taken `copying` of the budget. Infinity: no limit.
+  // Nanoseconds of prompts in a step with `decode_rows` decoding rows, before which copies of
+  // states have taken `copying` of the budget. Infinity: no limit.
   double PromptTime(int64_t decode_rows,
                     std::chrono::nanoseconds copying = std::chrono::nanoseconds(0)) const;
-  // Nanoseconds of a prompt token that reads `keys` keys, with a margin. For a number of keys that no
-  // step had: at most in proportion to fewer keys, and no more than for more keys.
+  // Nanoseconds of a prompt token that reads `keys` keys, with a margin. For a number of keys that
+  // no step had: at most in proportion to fewer keys, and no more than for more keys.
   double TokenTime(double keys) const;
   // Nanoseconds of a fold.
   double FoldTime() const;
@@ -70,7 +70,8 @@ class StepBudget {
 
   // Nanoseconds of a step of `rows` decoding rows without prompts; 0 while unknown.
   double DecodeTime(int64_t rows) const;
-  // Adds a step whose chunks took `time` to `times`. What each had of it is as expected, in proportion.
+  // Adds a step whose chunks took `time` to `times`. What each had of it is as expected, in
+  // proportion.
   void Measure(std::span<const Chunk> chunks, double time, TokenTimes* times) const;
   // Adapts aim_ after a step with decoding rows and prompts, by the stochastic approximation of a
   // quantile (Robbins and Monro, 1951).

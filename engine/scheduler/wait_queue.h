@@ -1,17 +1,17 @@
 // The sequences without a slot, and which of them is next.
 //
-// Between clients: first one that has no slot; then the one of the highest claim; then one whose next
-// sequence had no slot yet; then the one that holds least; then the one with the least virtual time;
-// then the earliest request. Between the parts of a client (base/principal.h) the same.
-// Within a part: first a choice of a request that was admitted, which may hold memory for it; then the
-// highest level; then the earliest request, of its choices one that has had a slot.
+// Between clients: first one that has no slot; then the one of the highest claim; then one whose
+// next sequence had no slot yet; then the one that holds least; then the one with the least virtual
+// time; then the earliest request. Between the parts of a client (base/principal.h) the same.
+// Within a part: first a choice of a request that was admitted, which may hold memory for it; then
+// the highest level; then the earliest request, of its choices one that has had a slot.
 //
 // A level is the priority of the request, plus one for every `aging` that it has waited. So every
 // request of a client is served in the end, however many of a higher priority arrive.
 //
-// A claim is a level towards other clients, or other parts: time counts only while the client, or the
-// part, has no slot. Otherwise the requests of a client that sends more than is served would all have
-// waited long, and go before those of any other client.
+// A claim is a level towards other clients, or other parts: time counts only while the client, or
+// the part, has no slot. Otherwise the requests of a client that sends more than is served would
+// all have waited long, and go before those of any other client.
 //
 // Who makes room for whom is in scheduler_admission.cc.
 //
@@ -44,8 +44,8 @@ struct SlotState {
   size_t slot_bytes() const { return bytes + fork_bytes; }
 };
 
-// A waiting or a preempted sequence. One with neither a state nor a source starts anew, or again: its
-// state was dropped.
+// A waiting or a preempted sequence. One with neither a state nor a source starts anew, or again:
+// its state was dropped.
 struct Waiting {
   std::unique_ptr<Sequence> sequence;
   Clock::time_point since;
@@ -120,7 +120,8 @@ class WaitQueue {
 
   const std::chrono::nanoseconds aging_;
   std::list<Waiting> list_;
-  // When clients and parts with a waiting sequence last had a slot. Those without an entry had none.
+  // When clients and parts with a waiting sequence last had a slot. Those without an entry had
+  // none.
   std::map<std::string, Clock::time_point, std::less<>> served_;
 };
 

@@ -1,5 +1,5 @@
-// Counts the bytes of snapshots in memory. A state that several snapshots share counts once, and so does a
-// block that several states share.
+// Counts the bytes of snapshots in memory. A state that several snapshots share counts once, and so
+// does a block that several states share.
 //
 // Used by one thread only.
 #pragma once

@@ -20,8 +20,8 @@ constexpr std::chrono::minutes kForgetCount{10};
 Result<SessionTable::Places> SessionTable::TakePlaces(const SessionUser& user, int more,
                                                       bool snapshots, bool ask_store) {
   const Kind kind = {user.tenant, snapshots};
-  // Principals that name no tenant are one tenant, in which none fills the limit against another. The
-  // entries of a store do not tell whose they are.
+  // Principals that name no tenant are one tenant, in which none fills the limit against another.
+  // The entries of a store do not tell whose they are.
   const bool shares_tenant = user.tenant.empty() && options_.store == nullptr;
   const Principal* const maker = shares_tenant ? &user.principal : nullptr;
   std::vector<std::string> ids(static_cast<size_t>(more));
@@ -56,8 +56,8 @@ Result<SessionTable::Places> SessionTable::TakePlaces(const SessionUser& user, i
 }
 
 bool SessionTable::EvictOneOf(const SessionUser& user) {
-  // As after a restart, the store may hold sessions that this process does not know. Their last write is
-  // their last use, and they do not tell of which principal of the tenant they are.
+  // As after a restart, the store may hold sessions that this process does not know. Their last
+  // write is their last use, and they do not tell of which principal of the tenant they are.
   std::vector<StoredInfo> stored;
   const std::string prefix = SessionKey("");
   if (options_.store != nullptr) {

@@ -112,8 +112,8 @@ Result<SessionInfo> SessionTable::Commit(SessionLease lease,
     SessionRecord record = {entry->head, snapshot};
     record.head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
     entry->in_store = true;
-    // After an error the store holds the snapshot before, or, of an unknown outcome, perhaps the new
-    // one: the next use asks it, as for a session that another replica has written.
+    // After an error the store holds the snapshot before, or, of an unknown outcome, perhaps the
+    // new one: the next use asks it, as for a session that another replica has written.
     StoredBlocks blocks = entry->blocks;
     PS_ASSIGN_OR_RETURN(const uint64_t revision,
                         Unlocked(&lock, [&] { return WriteRecord(key, record, &blocks); }));

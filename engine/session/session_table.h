@@ -4,13 +4,13 @@
 // a fork is a reference.
 //
 // Tiers: the states of running requests are the engine's. The table keeps snapshots in memory up to
-// a limit. The least recently used ones move to the store, if there is one: first those of principals
-// that hold more than an equal share. Without a store a session is a promise to its client, and none is
-// dropped but evictable ones: the least recently used of the principal that holds the most, or of the
-// one that needs room. A snapshot that does not fit then is refused with RESOURCE_EXHAUSTED, and so is
-// one more state beyond the share of its principal (Shares::Fits), so that there is room for one that
-// comes later. The first state of a principal needs to fit only, and a session that has a state of its
-// own may grow. Reserve finds the room before a request runs.
+// a limit. The least recently used ones move to the store, if there is one: first those of
+// principals that hold more than an equal share. Without a store a session is a promise to its
+// client, and none is dropped but evictable ones: the least recently used of the principal that
+// holds the most, or of the one that needs room. A snapshot that does not fit then is refused with
+// RESOURCE_EXHAUSTED, and so is one more state beyond the share of its principal (Shares::Fits), so
+// that there is room for one that comes later. The first state of a principal needs to fit only,
+// and a session that has a state of its own may grow. Reserve finds the room before a request runs.
 //
 // A session counts for the principal that made it, wrote it last, or had it read from the store.
 //
@@ -177,9 +177,9 @@ class SessionTable {
   // `expected` tokens; NOT_FOUND for an unknown session.
   Result<SessionLease> Acquire(const SessionUser& user, const std::string& id,
                                std::optional<int64_t> expected);
-  // Finds room for the state of a session that will have at most `tokens` tokens, until the lease ends:
-  // evicts evictable sessions. RESOURCE_EXHAUSTED as Commit, with the time after which enough sessions
-  // have expired, if there is one. Does nothing with a store, where sessions move.
+  // Finds room for the state of a session that will have at most `tokens` tokens, until the lease
+  // ends: evicts evictable sessions. RESOURCE_EXHAUSTED as Commit, with the time after which enough
+  // sessions have expired, if there is one. Does nothing with a store, where sessions move.
   Status Reserve(SessionLease* lease, int64_t tokens);
   // Replaces the snapshot and ends the lease. OK means that a durable session is in the store.
   // After an error the session is unchanged.
@@ -272,7 +272,8 @@ class SessionTable {
   void Remove(Iterator entry);
   // Removes an entry that the store may still hold.
   void Forget(Iterator entry);
-  // Replaces the snapshot. `principal`: whose session memory takes it; without it that of the entry.
+  // Replaces the snapshot. `principal`: whose session memory takes it; without it that of the
+  // entry.
   void SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot) {
     SetSnapshot(entry, std::move(snapshot), Principal(entry->principal));
   }
@@ -284,8 +285,8 @@ class SessionTable {
   // Moves the least recently used sessions to the store until the rest fits. RESOURCE_EXHAUSTED if
   // it does not fit without a store; an error of the store if a session could not be written.
   Status MakeRoom(Lock* lock, const Entry* except = nullptr);
-  // Moves sessions of which `moves` is true to the store until the rest fits. Returns the first error
-  // of the store.
+  // Moves sessions of which `moves` is true to the store until the rest fits. Returns the first
+  // error of the store.
   Status Spill(Lock* lock, const std::function<bool(const Entry&)>& moves);
   // Whether the entry has a state in memory that it shares with no other one of its client.
   bool OwnsState(const Entry& entry) const;
@@ -313,8 +314,8 @@ class SessionTable {
 
   // --- session_residence.cc: mutex_ is not held ---
   void Release(SessionLease* lease);
-  // Stores a session: what *blocks, those that its record names in the store, lack, and a new record. Sets
-  // *blocks to those that this one names. Returns its revision.
+  // Stores a session: what *blocks, those that its record names in the store, lack, and a new
+  // record. Sets *blocks to those that this one names. Returns its revision.
   Result<uint64_t> WriteRecord(const Key& key, SessionRecord record, StoredBlocks* blocks);
   struct StoredRecord {
     uint64_t revision = 0;
@@ -331,15 +332,15 @@ class SessionTable {
   // RESOURCE_EXHAUSTED if the tenant may not have `more`, after the eviction of evictable sessions.
   // `ask_store`: the store is asked if it has not been for a second.
   Result<Places> TakePlaces(const SessionUser& user, int more, bool snapshots, bool ask_store);
-  // Deletes the least recently used evictable session of the user, or session of the tenant that only the
-  // store holds. Returns whether there was one.
+  // Deletes the least recently used evictable session of the user, or session of the tenant that
+  // only the store holds. Returns whether there was one.
   bool EvictOneOf(const SessionUser& user);
   // Asks the store for the entries that only it holds: their number, or a bound of it that costs
   // less. Removes entries from memory that were deleted elsewhere. mutex_ is not held.
   Status CountOnlyStored(const Kind& kind, bool exactly);
   // The next four functions: mutex_ is held.
-  // Number of the tenant's entries: those of index_, places, and what is known of the store. `maker`:
-  // of index_ those of this principal only; null: of all.
+  // Number of the tenant's entries: those of index_, places, and what is known of the store.
+  // `maker`: of index_ those of this principal only; null: of all.
   int64_t CountKnown(const Kind& kind, const Principal* maker = nullptr) const;
   // Adds to the number of entries that only the store holds, if it is known.
   void AddOnlyStored(const Kind& kind, int64_t more);
@@ -400,8 +401,8 @@ class SessionTable {
   std::list<Entry> entries_;  // least recently used first
   std::map<Key, Iterator> index_;
   MemoryLedger memory_;  // of all entries
-  // Of the entries of each principal. Those that hold memory. A state or block that several share counts for
-  // each of them.
+  // Of the entries of each principal. Those that hold memory. A state or block that several share
+  // counts for each of them.
   std::map<Principal, MemoryLedger> ledgers_;
   // Bytes of ledgers_ and those reserved, by principal.
   Shares shares_;

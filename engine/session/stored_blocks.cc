@@ -10,8 +10,8 @@
 namespace polysketch {
 namespace {
 
-// Float32 values of a new group at most, but for a block that has more: memory that its encoding takes, and
-// far below what an entry of Redis may have.
+// Float32 values of a new group at most, but for a block that has more: memory that its encoding
+// takes, and far below what an entry of Redis may have.
 constexpr size_t kGroupBytes = size_t{64} << 20;
 
 // The error of writing an entry that nothing names yet: no change of the session.

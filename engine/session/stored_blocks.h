@@ -1,10 +1,12 @@
-// The blocks of a session's state in the store (engine/snapshot/block_group.h): each group is an entry of its
-// own beside the record of the session that names it. A turn writes the blocks that are new, and then a record.
+// The blocks of a session's state in the store (engine/snapshot/block_group.h): each group is an
+// entry of its own beside the record of the session that names it. A turn writes the blocks that
+// are new, and then a record.
 //
-// Order: a record is written after the groups that it names, and a group is deleted after the record that named
-// it has been replaced or deleted. What a crash in between leaves has no name and expires. Groups belong to one
-// session: its forks have others. They outlive their record, since they stay for twice its time to live from a
-// moment that is at most half of it before the record's last use.
+// Order: a record is written after the groups that it names, and a group is deleted after the
+// record that named it has been replaced or deleted. What a crash in between leaves has no name and
+// expires. Groups belong to one session: its forks have others. They outlive their record, since
+// they stay for twice its time to live from a moment that is at most half of it before the record's
+// last use.
 //
 // Thread-safe as the store. Calls block.
 #pragma once
@@ -42,8 +44,8 @@ class BlockEntries {
     ByteBuffer rest;                // the other values
     std::vector<BlockGroup> added;  // those that were written
   };
-  // Writes the blocks of `state` that `before` does not have. An error means that the entries are as before, but
-  // for some that have no name and expire.
+  // Writes the blocks of `state` that `before` does not have. An error means that the entries are
+  // as before, but for some that have no name and expire.
   Result<Written> Write(const SavedState& state, const StoredBlocks& before,
                         std::chrono::milliseconds ttl, std::chrono::steady_clock::time_point now);
   // DATA_LOSS, and *missing, for an entry that does not exist.
@@ -51,7 +53,8 @@ class BlockEntries {
   // Lets the entries live longer, if it is time to. One that does not exist is left out.
   Status Touch(StoredBlocks* blocks, std::chrono::milliseconds ttl,
                std::chrono::steady_clock::time_point now);
-  // Deletes the entries of `groups` that are not in `kept`. An entry that cannot be deleted expires.
+  // Deletes the entries of `groups` that are not in `kept`. An entry that cannot be deleted
+  // expires.
   void Delete(const std::vector<BlockGroup>& groups, const std::vector<BlockGroup>& kept = {});
 
  private:

@@ -1,5 +1,5 @@
-// Blocks of a saved state that are stored apart from the rest of a snapshot: consecutive full blocks
-// (state_layout.h), written once.
+// Blocks of a saved state that are stored apart from the rest of a snapshot: consecutive full
+// blocks (state_layout.h), written once.
 #pragma once
 
 #include <array>
@@ -44,8 +44,9 @@ int64_t CountBlocks(const std::vector<BlockGroup>& groups);
 int64_t CountBytes(const std::vector<BlockGroup>& groups);
 std::vector<int64_t> BlocksOfEach(const std::vector<BlockGroup>& groups);
 
-// Reads the values of all groups and places them beside those of the rest. `rest`: layout.RestBytes(position)
-// bytes of values; the groups have layout.FullBlocks(position) blocks. DATA_LOSS for a group of other bytes.
+// Reads the values of all groups and places them beside those of the rest. `rest`:
+// layout.RestBytes(position) bytes of values; the groups have layout.FullBlocks(position) blocks.
+// DATA_LOSS for a group of other bytes.
 Result<ByteBuffer> JoinState(int64_t position, const ByteBuffer& rest,
                              const std::vector<BlockGroup>& groups, const BlockReader& reader);
 

@@ -1,4 +1,5 @@
-// Counts the bytes of blocks that saved states share. A block counts once, whatever number of states holds it.
+// Counts the bytes of blocks that saved states share. A block counts once, whatever number of
+// states holds it.
 //
 // Used by one thread only.
 #pragma once
@@ -21,7 +22,8 @@ class BlockLedger {
     }
     return bytes;
   }
-  // Removes the blocks of a state that was added. Returns the bytes of the blocks that no other state has.
+  // Removes the blocks of a state that was added. Returns the bytes of the blocks that no other
+  // state has.
   size_t Remove(std::span<const StateBlock> blocks) {
     size_t bytes = 0;
     for (const StateBlock& block : blocks) {

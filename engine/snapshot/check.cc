@@ -73,8 +73,8 @@ Status CheckGeneration(const Generation& generation, int64_t pending,
                           IsCount(generation.cached_tokens, kMaxTokens) &&
                           IsCount(generation.echoed, pending) &&
                           IsCount(generation.scored_from, pending);
-  // A completion that generated all its tokens has ended, and one that is decoding has no pending token
-  // that is still to be returned.
+  // A completion that generated all its tokens has ended, and one that is decoding has no pending
+  // token that is still to be returned.
   if (!counts_fit || (generation.max_tokens > 0 && generation.generated == generation.max_tokens) ||
       (generation.generated > 0 && generation.echoed != pending)) {
     return InvalidArgument("snapshot: generation: expected counts that fit each other, found ",

@@ -30,7 +30,8 @@ void VisitChoices(Fields& fields, G& g) {
 // In the place of the kind of a grammar: flags follow.
 constexpr uint8_t kNoGrammar = 255;
 
-// Flags of a generation, in a byte that is there if it is not 0. kRules: rules of its tokens follow.
+// Flags of a generation, in a byte that is there if it is not 0. kRules: rules of its tokens
+// follow.
 constexpr uint8_t kClientStart = 1, kControlText = 2, kRules = 4;
 
 bool HasRules(const GenerateParams& params) {

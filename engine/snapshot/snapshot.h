@@ -20,8 +20,8 @@
 
 namespace polysketch {
 
-// A state outside a slot, immutable: a copy that holds the blocks of the state that was saved, where states
-// share blocks, or the bytes that SequenceState::Save writes.
+// A state outside a slot, immutable: a copy that holds the blocks of the state that was saved,
+// where states share blocks, or the bytes that SequenceState::Save writes.
 struct SavedState {
   int64_t position = 0;  // tokens
   ByteBuffer bytes;

@@ -47,16 +47,17 @@ struct DecodeLimits {
 
 // DATA_LOSS: the bytes are damaged or are not a snapshot. FAILED_PRECONDITION: the snapshot belongs
 // to another model, tokenizer or numeric format, or has another version. INVALID_ARGUMENT: the
-// snapshot is undamaged and holds impossible values. `blocks` reads those that are stored apart; without it a
-// snapshot that has some is refused as one of another version.
+// snapshot is undamaged and holds impossible values. `blocks` reads those that are stored apart;
+// without it a snapshot that has some is refused as one of another version.
 Result<Snapshot> DecodeSnapshot(std::string_view bytes, const SnapshotBinding& binding,
                                 const DecodeLimits& limits, const BlockReader* blocks = nullptr);
 
-// The groups of blocks that the snapshot names; none of one that is whole. DATA_LOSS as DecodeSnapshot.
+// The groups of blocks that the snapshot names; none of one that is whole. DATA_LOSS as
+// DecodeSnapshot.
 Result<std::vector<BlockGroup>> GroupsOfSnapshot(std::string_view bytes);
 
-// The memory of the state that DecodeSnapshot(bytes) makes, before it is made; 0 for bytes whose header
-// is refused.
+// The memory of the state that DecodeSnapshot(bytes) makes, before it is made; 0 for bytes whose
+// header is refused.
 int64_t DecodedStateBytes(std::string_view bytes);
 
 }  // namespace polysketch

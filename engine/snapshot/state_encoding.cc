@@ -116,7 +116,8 @@ class Compressor {
   std::string buffer_;
 };
 
-// Calls write(span) for the content of a frame. Returns whether `bytes` is one frame of `size` bytes.
+// Calls write(span) for the content of a frame. Returns whether `bytes` is one frame of `size`
+// bytes.
 template <typename Write>
 bool Decompress(std::string_view bytes, size_t size, const Write& write) {
   const std::unique_ptr<ZSTD_DCtx, FreeZstd> context(ZSTD_createDCtx());

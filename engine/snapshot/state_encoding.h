@@ -23,14 +23,15 @@ std::string_view StateEncodingName(StateEncoding encoding);
 
 // Both read and write by spans: beside their input and output they hold a few megabytes at most.
 
-// Appends the state, `size` bytes of float32 values, to `out`. write_state(write) calls write(bytes) for
-// these bytes in order, some at a time: whole values. It is called once for each byte plane.
+// Appends the state, `size` bytes of float32 values, to `out`. write_state(write) calls
+// write(bytes) for these bytes in order, some at a time: whole values. It is called once for each
+// byte plane.
 using StateWriter = std::function<void(std::span<const uint8_t>)>;
 void EncodeState(const std::function<void(const StateWriter& write)>& write_state, size_t size,
                  StateEncoding encoding, std::string* out);
 
-// Calls write(bytes) for what the encoding keeps of float32 values, before compression. Of values that it
-// decodes to, it keeps the same.
+// Calls write(bytes) for what the encoding keeps of float32 values, before compression. Of values
+// that it decodes to, it keeps the same.
 void KeptValues(std::span<const uint8_t> values, StateEncoding encoding,
                 const std::function<void(std::string_view)>& write);
 

@@ -1,6 +1,6 @@
-// Which of the saved bytes of a state (SequenceState::Save) belong to which blocks of tokens. The values of a
-// full block of a KV cache do not change while its sequence goes on: what is stored apart from the rest of the
-// state is written once.
+// Which of the saved bytes of a state (SequenceState::Save) belong to which blocks of tokens. The
+// values of a full block of a KV cache do not change while its sequence goes on: what is stored
+// apart from the rest of the state is written once.
 //
 // Splitting and joining are exact inverses for any bytes of the right size, whatever they mean.
 #pragma once
@@ -29,9 +29,10 @@ class StateLayout {
  public:
   // Of states without blocks.
   StateLayout() = default;
-  // Of a model with these layers. A block is the largest block of the layers that keep all tokens, and has
-  // whole blocks of each of them whose block divides it. All other bytes are the rest. `block_order`: the
-  // state is saved block by block, each with all its layers, which are equal; else layer by layer.
+  // Of a model with these layers. A block is the largest block of the layers that keep all tokens,
+  // and has whole blocks of each of them whose block divides it. All other bytes are the rest.
+  // `block_order`: the state is saved block by block, each with all its layers, which are equal;
+  // else layer by layer.
   StateLayout(std::span<const AttentionSpec> layers, bool block_order);
 
   bool has_blocks() const { return block_bytes_ > 0; }
@@ -48,13 +49,15 @@ class StateLayout {
   // Whether a saved state has the size that the layout tells.
   bool Fits(const SavedState& state) const;
 
-  // The saved bytes in order. groups[i]: number of blocks of group i, > 0; their sum is FullBlocks(position).
+  // The saved bytes in order. groups[i]: number of blocks of group i, > 0; their sum is
+  // FullBlocks(position).
   std::vector<StatePiece> Pieces(int64_t position, std::span<const int64_t> groups) const;
 
   // Calls visit(group, bytes) for the saved bytes of `state`, in order.
   void Split(const SavedState& state, std::span<const int64_t> groups,
              const std::function<void(size_t group, std::span<const uint8_t> bytes)>& visit) const;
-  // Copies the bytes of one group, or of the rest, to their places in a saved state. `bytes` has all of them.
+  // Copies the bytes of one group, or of the rest, to their places in a saved state. `bytes` has
+  // all of them.
   static void Join(std::span<const StatePiece> pieces, size_t group, std::span<const uint8_t> bytes,
                    std::span<uint8_t> state);
 

@@ -1,5 +1,6 @@
 // Saves a state part by part, so that steps can run between two parts: a copy of 48 MB takes ten
-// milliseconds, or a hundred where its memory is touched for the first time. Blocks are shared, not copied.
+// milliseconds, or a hundred where its memory is touched for the first time. Blocks are shared, not
+// copied.
 #pragma once
 
 #include <memory>

@@ -86,9 +86,9 @@ class RedisClient::Connection {
  public:
   explicit Connection(redisContext* context) : context_(context) {}
 
-  // Sends `count` encoded commands, and a PING, which is in `*bytes` meanwhile. Receives the replies
-  // to the commands, error replies too. Sets `*sent` once a byte of them may have arrived. After an
-  // error the connection is not used again.
+  // Sends `count` encoded commands, and a PING, which is in `*bytes` meanwhile. Receives the
+  // replies to the commands, error replies too. Sets `*sent` once a byte of them may have arrived.
+  // After an error the connection is not used again.
   Result<Replies> Exchange(std::string* bytes, size_t count, Timer* timer, bool* sent) {
     const std::string number = std::to_string(++exchanges_);
     const size_t size = bytes->size();
@@ -107,8 +107,8 @@ class RedisClient::Connection {
     return Broken("expected the replies to the commands, found one that belongs to none");
   }
 
-  // Whether the last exchange had its replies, and nothing has arrived since, not even the end of the
-  // connection.
+  // Whether the last exchange had its replies, and nothing has arrived since, not even the end of
+  // the connection.
   bool IsInStep() const {
     if (!in_step_) return false;
     char byte = 0;

@@ -1,10 +1,11 @@
 // A client of one Redis server: commands in pipelines, connections that are kept, a deadline.
 //
 // Every pipeline ends with a PING that names its number on the connection, and a connection is kept
-// only if exactly the replies to the commands and to this PING have arrived. So a reply that no command
-// asked for, late ones included, ends the connection, and is never taken for another one.
+// only if exactly the replies to the commands and to this PING have arrived. So a reply that no
+// command asked for, late ones included, ends the connection, and is never taken for another one.
 //
-// Clients read the errors, which quote nothing of the server and name no host; the log has its words.
+// Clients read the errors, which quote nothing of the server and name no host; the log has its
+// words.
 #pragma once
 
 #include <chrono>

@@ -27,8 +27,8 @@ constexpr size_t kMaxBytes = size_t{512} << 20;
 constexpr std::string_view kRoot = "polysketch/";
 constexpr std::string_view kIndex = ".keys";  // not a key: keys have no dot
 constexpr std::chrono::minutes kScanInterval{10};
-// Of a scan of all keys, which a Redis at fault never ends: its time, and the bytes of the names, here
-// a million entries.
+// Of a scan of all keys, which a Redis at fault never ends: its time, and the bytes of the names,
+// here a million entries.
 constexpr std::chrono::seconds kMaxScanTime{60};
 constexpr size_t kMaxScanBytes = size_t{64} << 20;
 // Entries whose beginnings are read in one pipeline, about 100 KiB of replies.
@@ -75,8 +75,8 @@ Status Unexpected(const char* expected, const char* command) {
 // The error of a change that may have been made.
 Status OfChange(bool sent, const Status& status) { return sent ? OutcomeUnknown(status) : status; }
 
-// The error of an error reply to a change. One without a code of its own may be that of a proxy, which
-// does not know what Redis has done.
+// The error of an error reply to a change. One without a code of its own may be that of a proxy,
+// which does not know what Redis has done.
 Status OfRefusal(const RedisReply& reply, bool resent) {
   return OfChange(resent || reply.text.starts_with("ERR"), RedisClient::ErrorOf(reply));
 }

@@ -16,8 +16,8 @@ bool IsSpace(char32_t c) {
          c == 0x3000;
 }
 
-// Whether a character belongs to a word, as \w of Rust's regex: alphabetic characters, marks, decimal
-// digits, connecting punctuation, joiners.
+// Whether a character belongs to a word, as \w of Rust's regex: alphabetic characters, marks,
+// decimal digits, connecting punctuation, joiners.
 bool IsWord(char32_t c) {
   const bool circled = (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
                        (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);

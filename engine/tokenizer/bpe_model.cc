@@ -221,7 +221,8 @@ void BpeModel::Encode(std::string_view word, std::vector<int32_t>* ids) const {
 }
 
 bool BpeModel::Joins(char32_t left, char32_t right) const {
-  // A byte that is no token may be one unk_id with its neighbour, and a token may end inside of a character.
+  // A byte that is no token may be one unk_id with its neighbour, and a token may end inside of a
+  // character.
   if (byte_level_) return true;
   if (joined_.contains(PairOf(left, right))) return true;
   return unknown_joins_ && !single_.contains(left) && !single_.contains(right);

@@ -1,5 +1,5 @@
-// Byte pair encoding (Sennrich, Haddow and Birch, 2016) as Hugging Face's tokenizers compute it: the
-// symbols of a word are merged in the order of the ranks of their pairs, the leftmost first.
+// Byte pair encoding (Sennrich, Haddow and Birch, 2016) as Hugging Face's tokenizers compute it:
+// the symbols of a word are merged in the order of the ranks of their pairs, the leftmost first.
 #pragma once
 
 #include <array>
@@ -31,8 +31,8 @@ class BpeModel {
     int32_t unk_id = -1;
     // Neighbouring characters that are no tokens are one unk_id.
     bool fuse_unk = false;
-    // Ids of bytes, for characters that are no tokens; empty, or 256 ids. -1: the byte has none, and a
-    // character with such a byte becomes unk_id.
+    // Ids of bytes, for characters that are no tokens; empty, or 256 ids. -1: the byte has none,
+    // and a character with such a byte becomes unk_id.
     std::vector<int32_t> byte_ids;
   };
   // INVALID_ARGUMENT for merges of texts that are no tokens.
@@ -40,8 +40,8 @@ class BpeModel {
 
   // Appends the ids of a word, in time n log n of its bytes.
   void Encode(std::string_view word, std::vector<int32_t>* ids) const;
-  // Whether ids may depend on the characters `left` and `right`, beside each other in a word: some token
-  // holds them both, or neither is a token and one has an unk_id.
+  // Whether ids may depend on the characters `left` and `right`, beside each other in a word: some
+  // token holds them both, or neither is a token and one has an unk_id.
   bool Joins(char32_t left, char32_t right) const;
   bool byte_level() const { return byte_level_; }
   bool whole_words() const { return ignore_merges_; }

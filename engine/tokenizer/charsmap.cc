@@ -8,8 +8,8 @@
 namespace polysketch {
 namespace {
 
-// Normalizer::kMaxTrieResultsSize: rules that begin at one position of a text and are prefixes of one
-// another. SentencePiece keeps as many, and reads as many as it has found.
+// Normalizer::kMaxTrieResultsSize: rules that begin at one position of a text and are prefixes of
+// one another. SentencePiece keeps as many, and reads as many as it has found.
 constexpr int kMaxRules = 32;
 
 uint32_t LittleEndian(std::string_view bytes) {
@@ -18,8 +18,8 @@ uint32_t LittleEndian(std::string_view bytes) {
   return value;
 }
 
-// A double array (darts-clone 0.32): unit `base ^ byte` of a node is its child by that byte if it has
-// the label `byte`; unit `base` is the value of a node with a leaf.
+// A double array (darts-clone 0.32): unit `base ^ byte` of a node is its child by that byte if it
+// has the label `byte`; unit `base` is the value of a node with a leaf.
 class Trie {
  public:
   explicit Trie(std::string_view bytes) : bytes_(bytes), size_(bytes.size() / 4) {}

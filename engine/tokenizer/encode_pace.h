@@ -1,4 +1,5 @@
-// The pace of a thread that encodes long texts: between parts it lets other work go first, or stops.
+// The pace of a thread that encodes long texts: between parts it lets other work go first, or
+// stops.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A text whose bytes are marked with where they come from. Text of a chat template may spell control
-// pieces ("<s>"); text of a message never does.
+// A text whose bytes are marked with where they come from. Text of a chat template may spell
+// control pieces ("<s>"); text of a message never does.
 #pragma once
 
 #include <cstddef>
@@ -54,8 +54,8 @@ struct ControlPlace {
 
 // Returns the ids of a text. A control piece that is spelled in bytes of the template alone becomes
 // its id; all other text is encoded as text, as one run between two control ids. `continued`: other
-// tokens precede the text, so that it gets no dummy prefix. `controls` (null: none) gets the places of
-// the control pieces. INVALID_ARGUMENT as IncrementalEncoder.
+// tokens precede the text, so that it gets no dummy prefix. `controls` (null: none) gets the places
+// of the control pieces. INVALID_ARGUMENT as IncrementalEncoder.
 Result<std::vector<int32_t>> EncodeMarkedText(const Tokenizer& tokenizer, const MarkedText& text,
                                               bool continued,
                                               std::vector<ControlPlace>* controls = nullptr);

@@ -43,8 +43,8 @@ class MatchStage : public TextStage {
     while (searched_ <= all.size()) {
       PS_ASSIGN_OR_RETURN(const Regex::Match match, regex_.Find(all, searched_, ends));
       size_t gap_end = match.begin;
-      // What is certain of a gap goes on at once. Its last character may begin a match that more text
-      // makes possible only where the search says so.
+      // What is certain of a gap goes on at once. Its last character may begin a match that more
+      // text makes possible only where the search says so.
       if (match.outcome == Regex::Outcome::kNone) gap_end = all.size();
       if (gap_end > done_) PS_RETURN_IF_ERROR(OnGap(all.substr(done_, gap_end - done_)));
       done_ = std::max(done_, gap_end);

@@ -1,4 +1,5 @@
-// The factory of stages, the stage that puts a text before segments, and the one that encodes words.
+// The factory of stages, the stage that puts a text before segments, and the one that encodes
+// words.
 #include "engine/tokenizer/text_stages.h"
 
 #include "base/check.h"
@@ -57,8 +58,8 @@ class BpeStage final : public TextStage {
   }
 
  private:
-  // Without a pre-tokenizer a text is one word. It is cut between two characters that no token holds
-  // together: merges make only tokens, so none spans such a place.
+  // Without a pre-tokenizer a text is one word. It is cut between two characters that no token
+  // holds together: merges make only tokens, so none spans such a place.
   void EncodeSureParts() {
     if (model_.byte_level() || model_.whole_words()) return;
     size_t begin = 0;

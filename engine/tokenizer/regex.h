@@ -1,6 +1,6 @@
-// Regular expressions of a tokenizer.json. Their syntax is Oniguruma's for Ruby, which Hugging Face's
-// tokenizers run; PCRE2 with its JIT runs them here, because it can say that a match depends on text that
-// has not arrived. What the two read differently is translated, or refused.
+// Regular expressions of a tokenizer.json. Their syntax is Oniguruma's for Ruby, which Hugging
+// Face's tokenizers run; PCRE2 with its JIT runs them here, because it can say that a match depends
+// on text that has not arrived. What the two read differently is translated, or refused.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace polysketch {
 
-// Returns the pattern in PCRE2's syntax (UTF and UCP). INVALID_ARGUMENT names a construct that is not
-// supported, and its offset.
+// Returns the pattern in PCRE2's syntax (UTF and UCP). INVALID_ARGUMENT names a construct that is
+// not supported, and its offset.
 Result<std::string> TranslateRegex(std::string_view pattern);
 
 // Immutable and thread-safe.
@@ -27,13 +27,13 @@ class Regex {
   enum class Outcome { kNone, kMatch, kUndecided };
   struct Match {
     Outcome outcome = Outcome::kNone;
-    // kMatch: its bytes. kUndecided: `begin` is the first position whose match depends on what follows
-    // the text; there is no match before it. kNone: the text has none.
+    // kMatch: its bytes. kUndecided: `begin` is the first position whose match depends on what
+    // follows the text; there is no match before it. kNone: the text has none.
     size_t begin = 0;
     size_t end = 0;
   };
-  // Finds the first match at or after byte `from` of `text`, valid UTF-8. `final`: nothing follows the
-  // text. INVALID_ARGUMENT if the search exceeds PCRE2's limits.
+  // Finds the first match at or after byte `from` of `text`, valid UTF-8. `final`: nothing follows
+  // the text. INVALID_ARGUMENT if the search exceeds PCRE2's limits.
   Result<Match> Find(std::string_view text, size_t from, bool final) const;
   // Number of characters before a match that may decide it.
   size_t lookbehind() const { return lookbehind_; }

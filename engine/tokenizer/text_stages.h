@@ -1,9 +1,10 @@
-// What happens to a text before its words are encoded: a chain of stages, each of which takes text as it
-// arrives, holds what depends on text that follows, and passes the rest on. So a text of any length is
-// encoded in bounded memory, with the ids that Hugging Face's tokenizers give the whole text.
+// What happens to a text before its words are encoded: a chain of stages, each of which takes text
+// as it arrives, holds what depends on text that follows, and passes the rest on. So a text of any
+// length is encoded in bounded memory, with the ids that Hugging Face's tokenizers give the whole
+// text.
 //
-// A stage takes segments. A segment ends where no later stage may look across: at an added token, or
-// between two words. An empty segment is no segment.
+// A stage takes segments. A segment ends where no later stage may look across: at an added token,
+// or between two words. An empty segment is no segment.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,8 @@ class TextStage {
 // How a pre-tokenizer divides a text at its matches (SplitDelimiterBehavior of tokenizers).
 enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// A token that is found in a text, whatever the model makes of its characters (AddedToken of tokenizers).
+// A token that is found in a text, whatever the model makes of its characters (AddedToken of
+// tokenizers).
 struct AddedToken {
   std::string text;
   int32_t id = -1;

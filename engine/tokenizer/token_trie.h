@@ -1,4 +1,5 @@
-// Finds texts of a set in a longer text: added tokens of a tokenizer, as their vocabulary spells them.
+// Finds texts of a set in a longer text: added tokens of a tokenizer, as their vocabulary spells
+// them.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
 // Text to token ids and back. Tokenizer is an interface over SentencePiece's models, whose headers
-// stay in the .cc (they and gRPC's cannot be included in one translation unit), and over tokenizer.json.
+// stay in the .cc (they and gRPC's cannot be included in one translation unit), and over
+// tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ enum class TextPlace {
 class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
-  // Takes more text, whole characters of valid UTF-8, and appends the ids that became certain to `ids`.
-  // INVALID_ARGUMENT for a text without a position to cut; the encoder is not used after it.
+  // Takes more text, whole characters of valid UTF-8, and appends the ids that became certain to
+  // `ids`. INVALID_ARGUMENT for a text without a position to cut; the encoder is not used after it.
   virtual Status Append(std::string_view text, std::vector<int32_t>* ids) = 0;
   // Appends the remaining ids.
   virtual Status Finish(std::vector<int32_t>* ids) = 0;
@@ -82,13 +83,13 @@ class Tokenizer {
   // Whether a control piece begins with this byte.
   bool BeginsControlPiece(char byte) const { return control_trie_.Begins(byte); }
 
-  // Returns an encoder of one text, which the tokenizer outlives. The ids do not depend on how the text
-  // arrives.
+  // Returns an encoder of one text, which the tokenizer outlives. The ids do not depend on how the
+  // text arrives.
   virtual std::unique_ptr<TextEncoder> NewEncoder(TextPlace place) const;
 
-  // The encoder above cuts a text into parts that encode independently. The next cut is the first position
-  // at least kPartBytes after the last cut that no piece of the vocabulary can span. The rule depends on
-  // the text alone.
+  // The encoder above cuts a text into parts that encode independently. The next cut is the first
+  // position at least kPartBytes after the last cut that no piece of the vocabulary can span. The
+  // rule depends on the text alone.
   static constexpr size_t kPartBytes = 4096;
   // A part longer than this is refused with INVALID_ARGUMENT, which bounds the memory of one part.
   static constexpr size_t kMaxPartBytes = size_t{4} << 20;

@@ -1,6 +1,6 @@
-// tokenizer.json of a model folder: the tokenizer as Hugging Face's tokenizers describes it, of the model
-// type BPE. What it holds is read as that library reads it; what this server does not compute is refused by
-// its name.
+// tokenizer.json of a model folder: the tokenizer as Hugging Face's tokenizers describes it, of the
+// model type BPE. What it holds is read as that library reads it; what this server does not compute
+// is refused by its name.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct TokenizerJson {
   std::vector<StageSpec> pre_tokenizer;
   // The bytes of the words that the last stage makes; `tokens` are as they stand in a word.
   BpeModel::Spec model;
-  // By id: as the vocabulary spells a token, and the bytes that it adds to a text. An id without a token has
-  // neither.
+  // By id: as the vocabulary spells a token, and the bytes that it adds to a text. An id without a
+  // token has neither.
   std::vector<std::string> pieces;
   std::vector<std::string> bytes;
   // Decoding drops the first space of a text.

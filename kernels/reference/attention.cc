@@ -80,8 +80,8 @@ void Store(bool narrow, const float* x, int width, float* out) {
 }
 
 // Attention of one token and head; its key and value are the last of the `tokens` in the buffers.
-// visible [tokens]: which of them it attends to. far_q: null if there is no far state. far_factor: of
-// the weights of the far part. out [d]. Returns the far mass.
+// visible [tokens]: which of them it attends to. far_q: null if there is no far state. far_factor:
+// of the weights of the far part. out [d]. Returns the far mass.
 double AttendToken(const AttentionSpec& spec, const HeadState& state,
                    const std::vector<bool>& visible, const float* near_q, const float* far_q,
                    double far_factor, StateFormat far_format, const float* coefficients,

@@ -8,8 +8,8 @@
 
 namespace polysketch {
 
-// Bytes: the memory of the machine, or the least limit of the control group and of the groups above it
-// if that is less.
+// Bytes: the memory of the machine, or the least limit of the control group and of the groups above
+// it if that is less.
 int64_t AvailableMemory();
 
 // The least limit of the groups with these folders (ControlGroupFolders): memory.max of cgroup v2,
@@ -21,8 +21,8 @@ std::optional<int64_t> MemoryOfGroups(const std::vector<std::string>& folders);
 // clients of one process need at once.
 int64_t DefaultRequestMemory(int64_t available);
 
-// The default of --grammar-memory: a sixteenth of `available`; at least 64 MiB, since a large grammar
-// takes some tens, and at most 1 GiB.
+// The default of --grammar-memory: a sixteenth of `available`; at least 64 MiB, since a large
+// grammar takes some tens, and at most 1 GiB.
 int64_t DefaultGrammarMemory(int64_t available);
 
 }  // namespace polysketch

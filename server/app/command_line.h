@@ -27,7 +27,8 @@ using EnvironmentLookup = std::function<const char*(const char*)>;
 Result<CommandLine> LoadConfig(std::span<const char* const> args,
                                const EnvironmentLookup& environment);
 
-// Returns a warning for each variable POLYSKETCH_* that no program reads. `environment`: as environ.
+// Returns a warning for each variable POLYSKETCH_* that no program reads. `environment`: as
+// environ.
 std::vector<std::string> EnvironmentWarnings(const char* const* environment);
 
 }  // namespace polysketch

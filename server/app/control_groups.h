@@ -7,8 +7,8 @@
 
 namespace polysketch {
 
-// The folders of the process's group and of the groups above it, as far as they are mounted, in each
-// hierarchy that has `controller` ("cpu", "memory"). `cgroups`: the text of /proc/self/cgroup;
+// The folders of the process's group and of the groups above it, as far as they are mounted, in
+// each hierarchy that has `controller` ("cpu", "memory"). `cgroups`: the text of /proc/self/cgroup;
 // `mounts`: that of /proc/self/mountinfo.
 std::vector<std::string> ControlGroupFolders(std::string_view cgroups, std::string_view mounts,
                                              std::string_view controller);

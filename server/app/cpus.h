@@ -8,8 +8,8 @@
 
 namespace polysketch {
 
-// The CPUs of the affinity mask, or the least quota of the control group and of the groups above it if
-// that is less. At least 1.
+// The CPUs of the affinity mask, or the least quota of the control group and of the groups above it
+// if that is less. At least 1.
 int AvailableCpus();
 
 // The least quota of the groups with these folders (ControlGroupFolders); nullopt without one.

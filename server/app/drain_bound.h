@@ -8,9 +8,9 @@
 namespace polysketch {
 
 // From Start on, the process ends after `time`, with the exit status last set. Until SetExitStatus
-// the status is 1: requests or sessions were lost. Made before the process serves, since the machine
-// may give no thread later. One instance, which lives as long as the process: its thread is never
-// joined.
+// the status is 1: requests or sessions were lost. Made before the process serves, since the
+// machine may give no thread later. One instance, which lives as long as the process: its thread is
+// never joined.
 class DrainBound {
  public:
   explicit DrainBound(std::chrono::milliseconds time);

@@ -153,8 +153,8 @@ Status LoadChatTemplate(const ServerConfig& config, LoadedModel* loaded) {
   return Status();
 }
 
-// Adds the tokens that end an output to `generation`, EOS first: those of generation_config.json or else
-// EOS of config.json, and those that end an answer of the chat template.
+// Adds the tokens that end an output to `generation`, EOS first: those of generation_config.json or
+// else EOS of config.json, and those that end an answer of the chat template.
 void AddEosIds(const std::vector<int32_t>& stop_ids, const Tokenizer* tokenizer,
                const ChatTemplate* chat_template, GenerationConfig* generation) {
   std::vector<int32_t>& ids = generation->eos_ids;

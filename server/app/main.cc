@@ -28,8 +28,8 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
-// Time after --drain-timeout for last messages, and to free what the process holds. DrainBound's patience with the log follows:
-// two seconds together.
+// Time after --drain-timeout for last messages, and to free what the process holds. DrainBound's
+// patience with the log follows: two seconds together.
 constexpr std::chrono::milliseconds kDrainGrace{1700};
 
 // Memory of requests without which a server does not start.
@@ -40,9 +40,9 @@ constexpr size_t kMinRequestBytes = size_t{16} << 20;
 constexpr size_t kStackBytes = size_t{2} << 20;
 
 // Lets the kernel have the memory of large messages back when they are freed. By default the
-// allocator raises its threshold with the first of them, and then keeps later ones; and it has eight
-// arenas a processor, each of which keeps what its threads have freed, and takes 64 MiB of a limit of
-// the address space.
+// allocator raises its threshold with the first of them, and then keeps later ones; and it has
+// eight arenas a processor, each of which keeps what its threads have freed, and takes 64 MiB of a
+// limit of the address space.
 void SetAllocator() {
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
@@ -50,8 +50,9 @@ void SetAllocator() {
   mallopt(M_ARENA_MAX, static_cast<int>(arenas));
 }
 
-// Of all threads that start later, those of libraries too. By default a stack takes the address space
-// of RLIMIT_STACK, 8 MiB: with the threads of a server, most of a limit such as `ulimit -v` allows.
+// Of all threads that start later, those of libraries too. By default a stack takes the address
+// space of RLIMIT_STACK, 8 MiB: with the threads of a server, most of a limit such as `ulimit -v`
+// allows.
 void SetStacks() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   pthread_attr_t attributes;

@@ -52,8 +52,9 @@ constexpr std::chrono::milliseconds kLastSpans{1000};
 constexpr std::chrono::milliseconds kDrainEnd{1600};
 // Time between two SessionTable::Maintain.
 constexpr std::chrono::milliseconds kMaintenance{1000};
-// Request memory that is free is returned to the system in parts of at least this size: what is left of
-// messages lies between what is in use, and the heap does not shrink by itself. Measured: 475 MiB in 0.3 s.
+// Request memory that is free is returned to the system in parts of at least this size: what is
+// left of messages lies between what is in use, and the heap does not shrink by itself. Measured:
+// 475 MiB in 0.3 s.
 constexpr int64_t kReturnedBytes = int64_t{16} << 20;
 
 int Clamped(int64_t value) {
@@ -139,8 +140,8 @@ Result<std::unique_ptr<CertificateStore>> OpenCertificates(const ServerConfig& c
   return store;
 }
 
-// Null without a collector. Variables of OpenTelemetry are for all programs of a machine or cluster: wrong
-// ones turn traces off and do not end the start.
+// Null without a collector. Variables of OpenTelemetry are for all programs of a machine or
+// cluster: wrong ones turn traces off and do not end the start.
 Result<std::unique_ptr<SpanExporter>> OpenSpanExporter(const ServerConfig& config) {
   Result<OtlpTarget> target = OtlpTargetOf(config.otlp_endpoint, "--otlp-endpoint", std::getenv);
   if (!target.ok()) {
@@ -195,8 +196,8 @@ void SetConnectionLimits(const ServerConfig& config, grpc::ServerBuilder* builde
   };
   set(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_concurrent_streams);
   set(GRPC_ARG_ENABLE_CHANNELZ, 0);
-  // Bytes of whole messages that a call may send before they are read. gRPC opens the window for the
-  // rest of a message that is being read, whatever its size.
+  // Bytes of whole messages that a call may send before they are read. gRPC opens the window for
+  // the rest of a message that is being read, whatever its size.
   set(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadBytes);
   set(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // it would enlarge that for fast connections
   set(GRPC_ARG_KEEPALIVE_TIME_MS, config.keepalive_time.count());

@@ -60,7 +60,8 @@ class Server {
   // Sets health to SERVING and serves calls. `model` outlives the server.
   void SetModel(const ServedModel* model);
   // Sets health to NOT_SERVING and refuses new calls with UNAVAILABLE, then waits for running
-  // requests and their last messages, and sends the last spans. Returns whether all requests ended by themselves.
+  // requests and their last messages, and sends the last spans. Returns whether all requests ended
+  // by themselves.
   bool Drain(std::chrono::milliseconds timeout);
 
  private:

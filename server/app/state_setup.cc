@@ -63,8 +63,9 @@ size_t SavedBytes(const AttentionSpec& spec, int64_t tokens) {
     return SavedLayerBytes(spec, spec.features(), position);
   };
   if (spec.grows()) return at(tokens);
-  // The block buffer is full after the first block, and again, beside the sums, after the second one. A
-  // window has most tokens at the end of each block from the last one before which it drops nothing.
+  // The block buffer is full after the first block, and again, beside the sums, after the second
+  // one. A window has most tokens at the end of each block from the last one before which it drops
+  // nothing.
   const int64_t block = spec.block;
   const int64_t full = spec.kv_cache() ? spec.UndroppedTokens() : 2 * block;
   return std::max(at(std::min(tokens, block)), at(std::min(tokens, full)));
@@ -84,8 +85,8 @@ bool SharesStates(FolderModel* model) {
   return state != nullptr && state->shares();
 }
 
-// Where full blocks of KV caches are in saved states. The reference backend saves a head of all tokens at a time:
-// its states have no blocks.
+// Where full blocks of KV caches are in saved states. The reference backend saves a head of all
+// tokens at a time: its states have no blocks.
 StateLayout LayoutOf(FolderModel* model) {
   if (std::ranges::none_of(model->attention(), &AttentionSpec::kv_cache)) return {};
   const std::unique_ptr<SequenceState> state = model->NewState();

@@ -1,5 +1,5 @@
-// Lets main wait for SIGTERM, SIGINT and SIGQUIT. SIGPIPE, SIGXFSZ, SIGHUP, SIGUSR1 and SIGUSR2 have
-// no effect.
+// Lets main wait for SIGTERM, SIGINT and SIGQUIT. SIGPIPE, SIGXFSZ, SIGHUP, SIGUSR1 and SIGUSR2
+// have no effect.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   // From this call on, the first signal waits for Wait. A signal before it ends the process with
-  // status 0 (nothing is to be drained), a second signal with status 128 + its number. The same signal
-  // again within kRepeat of the first is no second one: GNU's `timeout` sends each signal to its child
-  // and to its process group.
+  // status 0 (nothing is to be drained), a second signal with status 128 + its number. The same
+  // signal again within kRepeat of the first is no second one: GNU's `timeout` sends each signal to
+  // its child and to its process group.
   void BeginServing();
   static constexpr std::chrono::milliseconds kRepeat{1000};
   // Waits for the first signal and returns its number.

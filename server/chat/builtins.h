@@ -1,7 +1,7 @@
 // The functions, filters, methods and tests of chat templates. docs/chat-templates.md lists them.
 //
-// Each is a row of a table: its name, its parameters (those of Jinja 3.1, of methods those of Python),
-// and a function. An argument that a builtin does not have is an error that names it.
+// Each is a row of a table: its name, its parameters (those of Jinja 3.1, of methods those of
+// Python), and a function. An argument that a builtin does not have is an error that names it.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,8 @@ class Call {
   std::vector<const Value*> bound_;
 };
 
-// Runs a filter, a test, a method or a function. INVALID_ARGUMENT says what was expected; the caller adds the line.
+// Runs a filter, a test, a method or a function. INVALID_ARGUMENT says what was expected; the
+// caller adds the line.
 Result<Value> RunBuiltin(const Builtin& builtin, const Value& input, const Arguments& arguments,
                          Budget* budget);
 
@@ -92,8 +93,8 @@ Result<MarkedText> TextOf(const Value& value, Budget* budget);
 // The elements that a loop visits: of a list, the keys of a dict, the characters of a string; none
 // of an undefined value. An iterator is at its end afterwards.
 Result<List> Elements(const Value& value, Budget* budget);
-// The value that `path` names: "function.name" (`path` a string), or an index. `missing`, which may be
-// null, takes the place of each undefined part.
+// The value that `path` names: "function.name" (`path` a string), or an index. `missing`, which may
+// be null, takes the place of each undefined part.
 Result<Value> Field(const Value& value, const Value& path, const Value* missing, Budget* budget);
 // [key, value] of each entry.
 Result<List> Items(const Dict& dict, Budget* budget);

@@ -1,4 +1,5 @@
-// Reads one call that is written as a JSON object, as it arrives: {"name": NAME, "arguments": {...}}.
+// Reads one call that is written as a JSON object, as it arrives: {"name": NAME, "arguments":
+// {...}}.
 #pragma once
 
 #include <optional>

@@ -209,8 +209,8 @@ Result<Value> MessagesValue(const std::vector<ChatMessage>& messages) {
   return Value::FromList(std::move(list));
 }
 
-// Where `content`, without white space around it, begins at the end of the last text of messages; npos: elsewhere
-// or nowhere. What the template writes after a message may spell it too.
+// Where `content`, without white space around it, begins at the end of the last text of messages;
+// npos: elsewhere or nowhere. What the template writes after a message may spell it too.
 size_t LastContent(const MarkedText& text, std::string_view content) {
   const auto& runs = text.runs();
   const auto last = std::find_if(runs.rbegin(), runs.rend(), [](const MarkedText::Run& run) {

@@ -22,8 +22,8 @@ struct ChatMessage {
   std::string role;
   std::string content;
   std::string name;  // of the participant; empty: none
-  // Of an assistant's message: the calls that it made, an array of {"id", "type", "function": {"name",
-  // "arguments": {...}}}, or null. `content` is then none to the template if it is empty.
+  // Of an assistant's message: the calls that it made, an array of {"id", "type", "function":
+  // {"name", "arguments": {...}}}, or null. `content` is then none to the template if it is empty.
   nlohmann::ordered_json tool_calls = nullptr;
   std::string tool_call_id = {};  // of a tool's message: the call that it answers; empty: none
   std::string reasoning = {};     // of an assistant's message, before the answer; empty: none
@@ -34,8 +34,8 @@ struct ChatOptions {
   bool add_generation_prompt = true;
   // Whether the prompt ends inside the last message, which the output continues.
   bool continue_final_message = false;
-  // More variables of the template: an object, or null. A template sees the members of one within in
-  // their order.
+  // More variables of the template: an object, or null. A template sees the members of one within
+  // in their order.
   nlohmann::ordered_json variables;
   // The tools that the model may call, as the API describes them: an array, or null.
   nlohmann::ordered_json tools = nullptr;
@@ -58,19 +58,19 @@ class ChatTemplate {
     std::vector<std::string> stops = {};
   };
 
-  // Reads chat_template.jinja of a model folder, or else chat_template of tokenizer_config.json, and
-  // the pieces that the latter names. `file`: a file of the template that is used in place of the
-  // folder's, or "plain", the built-in one; empty: none. NOT_FOUND if the folder has no template; INVALID_ARGUMENT names the file,
-  // the line and what is wrong. `tokenizer` outlives the result. `add_bos`: BOS begins a prompt whose
-  // template does not write it.
+  // Reads chat_template.jinja of a model folder, or else chat_template of tokenizer_config.json,
+  // and the pieces that the latter names. `file`: a file of the template that is used in place of
+  // the folder's, or "plain", the built-in one; empty: none. NOT_FOUND if the folder has no
+  // template; INVALID_ARGUMENT names the file, the line and what is wrong. `tokenizer` outlives the
+  // result. `add_bos`: BOS begins a prompt whose template does not write it.
   static Result<std::unique_ptr<ChatTemplate>> Load(const ModelFolder& folder,
                                                     const Tokenizer* tokenizer, bool add_bos,
                                                     const std::string& file = "");
   static Result<std::unique_ptr<ChatTemplate>> Make(Source source, const Tokenizer* tokenizer,
                                                     bool add_bos);
 
-  // A template of a request, with the pieces and the BOS of `of_model` (null: none), for Encode of `options`. It
-  // continues no response. INVALID_ARGUMENT for one that is too large.
+  // A template of a request, with the pieces and the BOS of `of_model` (null: none), for Encode of
+  // `options`. It continues no response. INVALID_ARGUMENT for one that is too large.
   static Result<std::unique_ptr<ChatTemplate>> MakeForRequest(std::string text,
                                                               const ChatTemplate* of_model,
                                                               const Tokenizer* tokenizer,
@@ -82,15 +82,15 @@ class ChatTemplate {
   // Returns the text of a conversation. INVALID_ARGUMENT for messages that the template refuses.
   Result<MarkedText> Render(const std::vector<ChatMessage>& messages,
                             const ChatOptions& options) const;
-  // Returns the token ids of a conversation. `beginnings` (null: none) gets the numbers of tokens after
-  // which other conversations may go on in another way: after the system message, and, if the template
-  // does not write the beginning of an answer before answers, before it.
+  // Returns the token ids of a conversation. `beginnings` (null: none) gets the numbers of tokens
+  // after which other conversations may go on in another way: after the system message, and, if the
+  // template does not write the beginning of an answer before answers, before it.
   Result<std::vector<int32_t>> Encode(const std::vector<ChatMessage>& messages,
                                       const ChatOptions& options,
                                       std::vector<int64_t>* beginnings = nullptr) const;
 
-  // Returns the token ids that `messages` add to a conversation whose last message is an answer that
-  // ended with turn_end(). FAILED_PRECONDITION when appends() is an error.
+  // Returns the token ids that `messages` add to a conversation whose last message is an answer
+  // that ended with turn_end(). FAILED_PRECONDITION when appends() is an error.
   Result<std::vector<int32_t>> EncodeTurn(const std::vector<ChatMessage>& messages,
                                           const ChatOptions& options) const;
   // OK if the text of a later turn follows the text of the turns before it, whatever they hold.
@@ -105,8 +105,9 @@ class ChatTemplate {
   // Texts that end an answer; empty: control pieces do.
   const std::vector<std::string>& stops() const { return source_.stops; }
 
-  // FAILED_PRECONDITION if the template has no such texts and writes another text than a control piece of the
-  // vocabulary after an answer: output then does not stop there, and text of a message can end a turn.
+  // FAILED_PRECONDITION if the template has no such texts and writes another text than a control
+  // piece of the vocabulary after an answer: output then does not stop there, and text of a message
+  // can end a turn.
   Status CheckTurnEnd() const;
 
   // The control id that ends an answer; -1: the template writes none.
@@ -135,7 +136,8 @@ class ChatTemplate {
   std::vector<size_t> BeginningsOf(const MarkedText& text, const std::vector<ChatMessage>& messages,
                                    const ChatOptions& options) const;
   Status CheckAppends();
-  // What the template writes in front of an answer; empty if it writes nothing, or refuses a message.
+  // What the template writes in front of an answer; empty if it writes nothing, or refuses a
+  // message.
   std::string AnswerBeginning() const;
   bool WritesTools(chat::HoldMemory hold) const;
   bool WritesSystem(chat::HoldMemory hold) const;

@@ -69,8 +69,8 @@ Result<std::string> TextOfCalls(const Json& calls, chat::Budget* budget) {
   return text;
 }
 
-// Makes a message of the user of the result of a tool: JSON, or a role that the model has not learned, is what small models
-// repeat. `tools`: by the ids of calls.
+// Makes a message of the user of the result of a tool: JSON, or a role that the model has not
+// learned, is what small models repeat. `tools`: by the ids of calls.
 void MakeResult(const std::map<std::string, std::string>& tools, ChatMessage* message) {
   const auto found = tools.find(message->tool_call_id);
   const std::string& name = found == tools.end() ? message->name : found->second;

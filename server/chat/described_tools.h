@@ -9,11 +9,13 @@
 namespace polysketch {
 
 // Makes text of what such a template does not take:
-// - `tools` (null: they are not described), an array of {"type": "function", "function": {...}}: a paragraph that says what
-//   they are and that a call has ToolForm::kJson. The system message has it, which is made if there is none; the first
-//   message of the user where the template does not take system messages.
+// - `tools` (null: they are not described), an array of {"type": "function", "function": {...}}: a
+//   paragraph that says what they are and that a call has ToolForm::kJson. The system message has
+//   it, which is made if there is none; the first message of the user where the template does not
+//   take system messages.
 // - Calls: lines of the answer, in that form.
-// - Their results: a message of the user, "Result of NAME:" and the content, with the one of the user that follows.
+// - Their results: a message of the user, "Result of NAME:" and the content, with the one of the
+//   user that follows.
 // `hold`: ChatOptions::hold.
 Status DescribeTools(const nlohmann::ordered_json& tools, bool takes_system,
                      const chat::HoldMemory& hold, std::vector<ChatMessage>* messages);

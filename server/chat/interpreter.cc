@@ -9,8 +9,8 @@
 namespace polysketch::chat {
 namespace {
 
-// Expressions and statements inside each other, calls of macros included. All of them take less than
-// 1 MiB of stack; AddressSanitizer takes several times as much.
+// Expressions and statements inside each other, calls of macros included. All of them take less
+// than 1 MiB of stack; AddressSanitizer takes several times as much.
 constexpr int kMaxDepth = 250;
 
 enum class Flow { kNext, kBreak, kContinue };
@@ -225,7 +225,8 @@ class Interpreter {
     return Status();
   }
 
-  // Returns whether an iteration reached the end of the body: as in Jinja, `break` and `continue` do not.
+  // Returns whether an iteration reached the end of the body: as in Jinja, `break` and `continue`
+  // do not.
   Result<bool> ExecuteLoop(const Statement& statement, List* elements) {
     PS_RETURN_IF_ERROR(Choose(statement, elements));
     PS_RETURN_IF_ERROR(budget_.Spend(elements->size(), Budget::kElement));

@@ -36,7 +36,8 @@ class JsonToolParser final : public ToolParser {
   size_t held_bytes() const override { return held_.size(); }
 
  private:
-  // kText: no call follows. kSearch: `open` may. kBetween: before, between or after calls. kCall: in one.
+  // kText: no call follows. kSearch: `open` may. kBetween: before, between or after calls. kCall:
+  // in one.
   // kClose: `close` has begun, or may.
   enum class State { kText, kSearch, kBetween, kCall, kClose };
 
@@ -58,8 +59,8 @@ class JsonToolParser final : public ToolParser {
     return true;
   }
 
-  // Holds white space, which belongs to a call that follows, and the beginning of `open_`, whose first
-  // character is nowhere else in it.
+  // Holds white space, which belongs to a call that follows, and the beginning of `open_`, whose
+  // first character is nowhere else in it.
   bool Search(char c, ToolEvents* events) {
     if (c == open_[matched_]) {
       held_ += c;

@@ -132,7 +132,8 @@ class Lexer {
     return Status();
   }
 
-  // Whether the rest begins with {% name %}; *size: up to the end of the name and the spaces after it.
+  // Whether the rest begins with {% name %}; *size: up to the end of the name and the spaces after
+  // it.
   bool IsTagNamed(std::string_view name, size_t* size) const {
     size_t at = rest_.size() > 2 && (rest_[2] == '-' || rest_[2] == '+') ? 3 : 2;
     at = std::min(rest_.size(), rest_.find_first_not_of(kSpace, at));

@@ -163,8 +163,8 @@ class Reader {
     return true;
   }
 
-  // Appends digits of the base; underscores may be between them. False for no digit, or an underscore that no
-  // digit follows.
+  // Appends digits of the base; underscores may be between them. False for no digit, or an
+  // underscore that no digit follows.
   bool Digits(int base, std::string* digits) {
     do {
       if (DigitOf(Peek()) >= base) return false;
@@ -178,7 +178,8 @@ class Reader {
     return true;
   }
 
-  // Digits, which JSON writes in another way: no sign +, no zeros before others, digits beside a point.
+  // Digits, which JSON writes in another way: no sign +, no zeros before others, digits beside a
+  // point.
   bool Number(std::string* out) {
     std::string number;
     if (Peek() == '-') number = "-";
@@ -299,7 +300,8 @@ class Reader {
     return true;
   }
 
-  // Reads `digits` digits of a character, or of the first half of one as JSON writes it: \ud83d\ude00.
+  // Reads `digits` digits of a character, or of the first half of one as JSON writes it:
+  // \ud83d\ude00.
   bool Code(int base, int digits, std::string* out) {
     uint32_t code = 0, low = 0;
     if (!CodeOf(base, digits, &code)) return false;

@@ -78,7 +78,8 @@ class PythonicToolParser final : public ToolParser {
     state_ = State::kBetween;
   }
 
-  // Returns whether the byte belongs to the string. It begins and ends with one quote, or with three.
+  // Returns whether the byte belongs to the string. It begins and ends with one quote, or with
+  // three.
   bool InString(char c) {
     const bool quote = c == quote_ && !escaped_;
     if (!content_) {

@@ -29,8 +29,8 @@ enum class ReasoningStart {
 // `tail`: the end of the text of the prompt.
 ReasoningStart ReasoningStartAfter(std::string_view tail, const ReasoningMarks& marks);
 
-// Divides an output, as it arrives, into reasoning and answer. White space around the reasoning belongs to
-// neither. The parts are the same however the output arrives.
+// Divides an output, as it arrives, into reasoning and answer. White space around the reasoning
+// belongs to neither. The parts are the same however the output arrives.
 class ReasoningReader {
  public:
   struct Parts {

@@ -13,8 +13,8 @@ namespace polysketch::chat {
 
 struct Builtin;  // server/chat/builtins.h
 
-// Nesting of expressions and statements. A deeper template is refused, so that the interpreter needs
-// little stack.
+// Nesting of expressions and statements. A deeper template is refused, so that the interpreter
+// needs little stack.
 inline constexpr int kMaxSyntaxDepth = 100;
 
 enum class Op {

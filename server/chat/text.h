@@ -16,8 +16,8 @@ void AppendUtf8(char32_t code, std::string* out);
 // As Python's str.isprintable of one character.
 bool IsPrintable(char32_t c);
 
-// Where `wanted` begins in `text`, at or after `begin`; npos without it. The time is linear in both,
-// whatever they hold.
+// Where `wanted` begins in `text`, at or after `begin`; npos without it. The time is linear in
+// both, whatever they hold.
 size_t FindText(std::string_view text, std::string_view wanted, size_t begin);
 // The last place where `wanted` begins and ends at or before `end`.
 size_t FindLastText(std::string_view text, std::string_view wanted, size_t end);

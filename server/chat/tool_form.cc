@@ -60,7 +60,8 @@ std::optional<ToolForm> DetectToolForm(std::string_view chat_template) {
   const auto has = [&](std::string_view text) {
     return chat_template.find(text) != std::string_view::npos;
   };
-  // Calls in XML (Qwen3-Coder, GLM, MiniMax), and with the name before the arguments (later Mistral).
+  // Calls in XML (Qwen3-Coder, GLM, MiniMax), and with the name before the arguments (later
+  // Mistral).
   for (const std::string_view other : {"<function=", "<arg_key>", "<invoke name=", "[ARGS]"}) {
     if (has(other)) return std::nullopt;
   }

@@ -15,12 +15,13 @@ enum class ToolForm {
   kJson,      // {"name": NAME, "arguments": {...}}, one after the other
 };
 
-// The name of a form, as --tool-format has it: "hermes", "llama3_json", "mistral", "pythonic", "json".
+// The name of a form, as --tool-format has it: "hermes", "llama3_json", "mistral", "pythonic",
+// "json".
 std::string_view ToolFormName(ToolForm form);
 std::optional<ToolForm> ToolFormOf(std::string_view name);
 
-// The form that the text of a chat template declares; nullopt if it has the marks of none, or those of a form
-// that the server does not read.
+// The form that the text of a chat template declares; nullopt if it has the marks of none, or those
+// of a form that the server does not read.
 std::optional<ToolForm> DetectToolForm(std::string_view chat_template);
 
 // Whether a tool's name may have the character.

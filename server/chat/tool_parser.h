@@ -12,8 +12,8 @@
 
 namespace polysketch {
 
-// What an output was found to be. The events of a call follow each other: kCall, any number of kArguments,
-// kEnd or kBroken.
+// What an output was found to be. The events of a call follow each other: kCall, any number of
+// kArguments, kEnd or kBroken.
 struct ToolEvent {
   enum class Kind {
     kText,       // `text` is no part of a call
@@ -37,13 +37,14 @@ struct ToolParsing {
   ToolForm form = ToolForm::kJson;
   std::set<std::string> names;  // of the tools; a call of another name is text
   int max_calls = kMaxCalls;
-  // The text of the output has no marks around the calls, because they are control pieces: calls begin the
-  // output.
+  // The text of the output has no marks around the calls, because they are control pieces: calls
+  // begin the output.
   bool unmarked = false;
 };
 
-// Used by one thread at a time. The events are the same however the output arrives, but for the cuts of kText
-// and kArguments: an event of one of these kinds that follows one of its own kind continues it.
+// Used by one thread at a time. The events are the same however the output arrives, but for the
+// cuts of kText and kArguments: an event of one of these kinds that follows one of its own kind
+// continues it.
 class ToolParser {
  public:
   virtual ~ToolParser() = default;

@@ -1,6 +1,6 @@
 // The values of a chat template: those of Jinja, with text that is marked by its origin. Values are
-// immutable and share their contents, but for namespaces, which a template may change, and iterators,
-// which move.
+// immutable and share their contents, but for namespaces, which a template may change, and
+// iterators, which move.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ struct Macro;  // server/chat/syntax.h
 
 using List = std::vector<Value>;
 
-// Key -> value, in the order of insertion. Keys come from requests: no choice of them makes it slow. A
-// key is text, or an integer in the form of KeyOf.
+// Key -> value, in the order of insertion. Keys come from requests: no choice of them makes it
+// slow. A key is text, or an integer in the form of KeyOf.
 class Dict {
  public:
   // Null without such a key.
@@ -70,8 +70,8 @@ class Value {
   struct Function {
     std::string_view name;
   };
-  // A macro, and the scope of the interpreter in which it is defined: how many scopes there are, and the number of
-  // the last one.
+  // A macro, and the scope of the interpreter in which it is defined: how many scopes there are,
+  // and the number of the last one.
   struct MacroHere {
     const Macro* macro = nullptr;
     uint32_t scopes = 0;
@@ -109,7 +109,8 @@ class Value {
     return Value(SafeText{std::make_shared<const MarkedText>(std::move(text))});
   }
   // INVALID_ARGUMENT for values that nest deeper than kMaxValueDepth, weigh more than
-  // kMaxValueWeight or contain a loop or a method. `label`: of a range its text, of a view its name.
+  // kMaxValueWeight or contain a loop or a method. `label`: of a range its text, of a view its
+  // name.
   static Result<Value> FromList(List list, ListKind kind = ListKind::kList, std::string label = "");
   static Result<Value> FromDict(Dict dict);
   static Value NewNamespace(Dict fields) {
@@ -183,7 +184,8 @@ class Value {
   int depth() const;
   // What an operation on the whole value costs.
   size_t weight() const;
-  // Whether it is, or has inside, a value that changes. A namespace holds none: it could hold itself.
+  // Whether it is, or has inside, a value that changes. A namespace holds none: it could hold
+  // itself.
   bool changes() const;
   friend bool operator==(const Value& a, const Value& b);
 

@@ -47,8 +47,8 @@ SamplingParams ToSampling(const v1::Sampling& sampling, SamplingParams params) {
   return params;
 }
 
-// As vLLM: the tokens of the word, and those of the word after a space if they are another sequence of as many
-// tokens.
+// As vLLM: the tokens of the word, and those of the word after a space if they are another sequence
+// of as many tokens.
 Status AddBadWord(const std::string& field, std::string_view word, const Tokenizer& tokenizer,
                   std::vector<std::vector<int32_t>>* sequences) {
   if (word.empty() || word.size() > kMaxBadWordBytes) {

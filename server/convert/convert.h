@@ -40,10 +40,11 @@ Status CheckTokenIds(std::string_view field, std::span<const int32_t> ids, int v
 // Returns CompleteRequest.priority. INVALID_ARGUMENT for a priority outside
 // [-max_priority, max_priority].
 Result<int> ToPriority(const v1::CompleteRequest& request, int max_priority);
-// INVALID_ARGUMENT for points that do not increase, or more than 64, and for a salt that is too long.
+// INVALID_ARGUMENT for points that do not increase, or more than 64, and for a salt that is too
+// long.
 Result<CacheParams> ToCacheParams(const v1::CacheOptions& options);
-// INVALID_ARGUMENT unless exactly one field is set, to a value that it may have. The source may still
-// be no grammar.
+// INVALID_ARGUMENT unless exactly one field is set, to a value that it may have. The source may
+// still be no grammar.
 Result<GrammarSource> ToGrammarSource(const v1::StructuredOutput& output);
 // Returns validated parameters. INVALID_ARGUMENT names the field of the message.
 Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,

@@ -6,8 +6,8 @@
 
 namespace polysketch {
 
-// The compressed bytes, which depend on the arguments alone. `level`: of zlib. `gzip`: with the header and the checksum
-// of gzip.
+// The compressed bytes, which depend on the arguments alone. `level`: of zlib. `gzip`: with the
+// header and the checksum of gzip.
 std::string Deflated(std::string_view content, int level, bool gzip);
 
 }  // namespace polysketch

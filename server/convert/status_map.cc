@@ -11,7 +11,8 @@
 namespace polysketch {
 namespace {
 
-// gRPC's travels in a header, of which clients accept 8 KiB, percent-encoded and perhaps in the details too.
+// gRPC's travels in a header, of which clients accept 8 KiB, percent-encoded and perhaps in the
+// details too.
 constexpr size_t kMaxMessageBytes = 1024;
 
 google::rpc::ErrorInfo ToErrorInfo(const Status& status) {

@@ -1,6 +1,6 @@
 // Converts Status to gRPC's status, whose details are a google.rpc.Status: ErrorInfo with the
-// reason, BadRequest with the field of an INVALID_ARGUMENT, RetryInfo with a retry delay. The delay is
-// also sent as the trailing metadata `retry-after-ms`.
+// reason, BadRequest with the field of an INVALID_ARGUMENT, RetryInfo with a retry delay. The delay
+// is also sent as the trailing metadata `retry-after-ms`.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -17,13 +17,15 @@ namespace polysketch {
 
 // Returns `status` with `prefix` before its message; OK stays OK.
 Status Prefixed(std::string_view prefix, const Status& status);
-// How fields are named elsewhere: a message that begins with the first begins with the second instead.
+// How fields are named elsewhere: a message that begins with the first begins with the second
+// instead.
 using FieldNames = std::vector<std::pair<std::string_view, std::string_view>>;
 // Of names that fit, the first counts.
 Status Renamed(const Status& status, const FieldNames& names);
 
 grpc::StatusCode ToGrpcCode(Code code);
-// The message as clients and logs see it: at most 1 KiB, since it may quote what a client sent, whatever its size.
+// The message as clients and logs see it: at most 1 KiB, since it may quote what a client sent,
+// whatever its size.
 std::string ShownMessage(const Status& status);
 // With the message that clients see.
 grpc::Status ToGrpcStatus(const Status& status);

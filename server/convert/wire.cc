@@ -23,9 +23,9 @@ using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
-// Reads the fields that `descriptor` knows, in wire order, up to the first string that is not UTF-8.
-// Returns whether it read the whole message. Otherwise `fault` is the string's path and what is
-// wrong, or empty if the bytes end or do not parse before such a string. The schema has no
+// Reads the fields that `descriptor` knows, in wire order, up to the first string that is not
+// UTF-8. Returns whether it read the whole message. Otherwise `fault` is the string's path and what
+// is wrong, or empty if the bytes end or do not parse before such a string. The schema has no
 // recursion, which bounds the depth.
 bool ReadStrings(const Descriptor& descriptor, const std::string& prefix, CodedInputStream* input,
                  std::string* fault) {

@@ -17,12 +17,12 @@ namespace polysketch {
 // found an invalid byte at offset 3"), and the type of a message that does not parse.
 Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
-// The memory that ParseMessage takes for the message at most, from one reading of its fields. It may be
-// thirty times that of the bytes.
+// The memory that ParseMessage takes for the message at most, from one reading of its fields. It
+// may be thirty times that of the bytes.
 int64_t ParsedMessageBytes(const grpc::ByteBuffer& bytes, const google::protobuf::Message& message);
 
-// A message of `size` bytes, below 2 GiB, which `write` writes. All messages of calls are made here: a
-// message may have no bytes, for which gRPC's writer aborts.
+// A message of `size` bytes, below 2 GiB, which `write` writes. All messages of calls are made
+// here: a message may have no bytes, for which gRPC's writer aborts.
 grpc::ByteBuffer MakeMessage(
     size_t size, const std::function<void(google::protobuf::io::CodedOutputStream*)>& write);
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);

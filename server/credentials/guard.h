@@ -26,8 +26,8 @@ using RefusedCounts = std::array<uint64_t, kRefusalNames.size()>;
 
 using Refused = std::array<std::atomic<uint64_t>, kRefusalNames.size()>;
 
-// A request that a key has made, with what the key has used. The calls of one HTTP request share it.
-// Thread-safe. Requests that run keep the key that admitted them when the file changes.
+// A request that a key has made, with what the key has used. The calls of one HTTP request share
+// it. Thread-safe. Requests that run keep the key that admitted them when the file changes.
 class Caller {
  public:
   struct Used {
@@ -44,9 +44,9 @@ class Caller {
   const ApiKey& key() const { return key_; }
   const std::shared_ptr<Used>& used() const { return used_; }
   // Takes the tokens that a call may process from the key's minute, until the call settles them.
-  // Returns how many it took: at most a minute's. RESOURCE_EXHAUSTED, with the time after which they
-  // fit, if they do not fit beside those of other requests. A request that is the only one needs one
-  // token that is left, whatever it may process: it is not cut, and later ones wait.
+  // Returns how many it took: at most a minute's. RESOURCE_EXHAUSTED, with the time after which
+  // they fit, if they do not fit beside those of other requests. A request that is the only one
+  // needs one token that is left, whatever it may process: it is not cut, and later ones wait.
   Result<int64_t> ReserveTokens(int64_t tokens,
                                 RateLimit::Clock::time_point now = RateLimit::Clock::now()) const;
   // Gives back what `calls` times ReserveTokens took, and counts the tokens that were processed.
@@ -61,8 +61,8 @@ class Caller {
 // Thread-safe.
 class Guard {
  public:
-  // Reads the keys from `path`, and again when the file changes; a wrong new file is reported in the
-  // log and the keys stay. INVALID_ARGUMENT names the file, the line and the field.
+  // Reads the keys from `path`, and again when the file changes; a wrong new file is reported in
+  // the log and the keys stay. INVALID_ARGUMENT names the file, the line and the field.
   static Result<std::unique_ptr<Guard>> Open(const std::string& path);
 
   // Counts one request of the key in `authorization`, the values of the header or metadata of that

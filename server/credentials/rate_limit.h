@@ -1,4 +1,5 @@
-// A limit per minute, as a token bucket: a minute's amount at once, then as much as time gives back.
+// A limit per minute, as a token bucket: a minute's amount at once, then as much as time gives
+// back.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@ class RateLimit {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Returns how long a request must wait until `amount` fits below `per_minute`; 0: it fits now. The
-  // limit is an argument because a new file of keys may change it.
+  // Returns how long a request must wait until `amount` fits below `per_minute`; 0: it fits now.
+  // The limit is an argument because a new file of keys may change it.
   std::chrono::milliseconds Wait(int64_t per_minute, double amount, Clock::time_point now) {
     if (per_minute == 0) return std::chrono::milliseconds(0);
     const auto limit = static_cast<double>(per_minute);

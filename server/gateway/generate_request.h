@@ -1,4 +1,5 @@
-// GenerateRequest of vllm.grpc.engine -> CompleteRequest of polysketch.v1, and the messages of its answer.
+// GenerateRequest of vllm.grpc.engine -> CompleteRequest of polysketch.v1, and the messages of its
+// answer.
 #pragma once
 
 #include <memory>
@@ -33,9 +34,9 @@ Result<v1::CompleteRequest> ToCompleteRequest(const vllm_engine::GenerateRequest
 // Replaces the field of CompleteRequest that begins the message by the field of GenerateRequest.
 Status NameGenerateFields(const Status& status);
 
-// Responses of Generate: with `form.stream` a chunk for the tokens that are ready, and in the end, in
-// any form, the whole output of each choice as one GenerateComplete. That of a stream holds no tokens
-// and no log-probabilities: the chunks have them. `call` outlives the renderer.
+// Responses of Generate: with `form.stream` a chunk for the tokens that are ready, and in the end,
+// in any form, the whole output of each choice as one GenerateComplete. That of a stream holds no
+// tokens and no log-probabilities: the chunks have them. `call` outlives the renderer.
 std::unique_ptr<Renderer> NewGenerateRenderer(EngineCall* call, const GenerateForm& form,
                                               const GenerateRequest& request);
 

@@ -94,8 +94,8 @@ void AddInfo(const char* rpc, ServiceContext* context, Router* router,
   AddUnaryWork({rpc, kVllmService}, work, context, router);
 }
 
-// The error comes without initial metadata: smg takes one that follows initial metadata for a stream
-// that broke, and calls SubscribeKvEvents again and again.
+// The error comes without initial metadata: smg takes one that follows initial metadata for a
+// stream that broke, and calls SubscribeKvEvents again and again.
 void AddAbsent(const char* rpc, const char* reason, ServiceContext* context, Router* router) {
   router->Add(kVllmService, rpc, [context, reason](CallContext* call) {
     return new RefusedCall(context->connections, call, Status(Code::kUnimplemented, reason));
@@ -114,8 +114,8 @@ void AddAbsentMethods(ServiceContext* context, Router* router) {
 }  // namespace
 
 void AddInfoMethods(ServiceContext* context, const std::string& served_model_name, Router* router) {
-  // Answered while the server loads and drains too, when other calls are refused. Gateways ask often,
-  // so the log has no line of it.
+  // Answered while the server loads and drains too, when other calls are refused. Gateways ask
+  // often, so the log has no line of it.
   router->Add(kVllmService, "HealthCheck", [context](CallContext* call) {
     return new AnsweredCall(
         context->connections, call, /*limited=*/true,

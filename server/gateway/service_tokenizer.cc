@@ -22,8 +22,8 @@ constexpr const char* kFiles[] = {kTokenizer, "tokenizer_config.json", "special_
                                   "added_tokens.json", "chat_template.jinja"};
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 
-// A zip archive of the folder's tokenizer files in Hugging Face's form, with those that exist. `memory` holds
-// the files and the archive.
+// A zip archive of the folder's tokenizer files in Hugging Face's form, with those that exist.
+// `memory` holds the files and the archive.
 Result<std::string> TokenizerArchive(const ModelFolder& folder, HeldMemory* memory) {
   ZipArchive archive;
   for (const char* name : kFiles) {

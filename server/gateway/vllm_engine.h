@@ -1,9 +1,9 @@
 // The service vllm.grpc.engine.VllmEngine, which gateways such as PyPI's smg speak with their
-// workers. A gateway tokenizes and renders chat templates itself, so a generation is a completion of
-// token ids: it runs on the classes of Complete (server/rpc), and its messages are translated.
+// workers. A gateway tokenizes and renders chat templates itself, so a generation is a completion
+// of token ids: it runs on the classes of Complete (server/rpc), and its messages are translated.
 //
-// Calls need an API key if the server has keys, as those of polysketch.v1. Generations do not migrate:
-// no gateway could resume one on another replica, so a drain lets them run to their end.
+// Calls need an API key if the server has keys, as those of polysketch.v1. Generations do not
+// migrate: no gateway could resume one on another replica, so a drain lets them run to their end.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ namespace polysketch {
 
 inline constexpr char kVllmService[] = "vllm.grpc.engine.VllmEngine";
 
-// Adds the RPCs to `router`. `context` outlives the calls. `served_model_name`: empty means the name
-// of the model folder.
+// Adds the RPCs to `router`. `context` outlives the calls. `served_model_name`: empty means the
+// name of the model folder.
 void AddVllmEngineMethods(ServiceContext* context, const std::string& served_model_name,
                           Router* router);
 

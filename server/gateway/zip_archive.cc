@@ -38,7 +38,8 @@ void ZipArchive::Add(std::string_view name, std::string_view content) {
   const auto packed = static_cast<uint32_t>(data.size()),
              size = static_cast<uint32_t>(content.size()),
              name_size = static_cast<uint32_t>(name.size());
-  // Of the header of the file and of its entry in the directory; no flags, no time, no extra fields.
+  // Of the header of the file and of its entry in the directory; no flags, no time, no extra
+  // fields.
   std::string common;
   Append({{kVersion, 2}, {0, 2}, {kDeflate, 2}, {0, 2}, {kDay, 2}, {crc, 4}}, &common);
   Append({{packed, 4}, {size, 4}, {name_size, 2}, {0, 2}}, &common);

@@ -34,19 +34,20 @@ class CallContext {
   virtual std::chrono::system_clock::time_point deadline() const = 0;
 
   // --- who calls ---
-  // Set by the transport that has admitted the call, or by Router::Start; null without API keys, and
-  // for health checks.
+  // Set by the transport that has admitted the call, or by Router::Start; null without API keys,
+  // and for health checks.
   const std::shared_ptr<const Caller>& caller() const { return caller_; }
   void set_caller(std::shared_ptr<const Caller> caller) { caller_ = std::move(caller); }
 
-  // The engine has the request: a call that is refused ends before. `prompt_tokens`: as Usage counts
-  // them; 0 for a score. Called once at most, and not for a request that has ended by then. Writes may
-  // precede it.
+  // The engine has the request: a call that is refused ends before. `prompt_tokens`: as Usage
+  // counts them; 0 for a score. Called once at most, and not for a request that has ended by then.
+  // Writes may precede it.
   virtual void OnSubmitted(int64_t prompt_tokens) { (void)prompt_tokens; }
   // Called before the first write and before the end.
   virtual void AddInitialMetadata(const std::string& key, const std::string& value) = 0;
 
-  // --- operations; their ends are reported on a thread of the transport, never in these functions ---
+  // --- operations; their ends are reported on a thread of the transport, never in these functions
+  // ---
   virtual void StartRead(grpc::ByteBuffer* message) = 0;
   virtual void StartWrite(const grpc::ByteBuffer* message) = 0;
   // Each ends the call, once. OnDone follows.

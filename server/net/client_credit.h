@@ -1,9 +1,10 @@
-// The credit that a client gives the server by WINDOW_UPDATE (RFC 9113, section 5.2), held back until the
-// server needs it. A client answers every small message of a stream by such frames, each of which would
-// wake a thread of gRPC that has tens of kilobytes of credit left.
+// The credit that a client gives the server by WINDOW_UPDATE (RFC 9113, section 5.2), held back
+// until the server needs it. A client answers every small message of a stream by such frames, each
+// of which would wake a thread of gRPC that has tens of kilobytes of credit left.
 //
-// What is held of a window is always less than what the server knows of it. So a server that has used up
-// what it knows has been given all that there is, and no stream waits for credit that is held here.
+// What is held of a window is always less than what the server knows of it. So a server that has
+// used up what it knows has been given all that there is, and no stream waits for credit that is
+// held here.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +26,12 @@ class ClientCredit {
   void Open(uint32_t stream) { streams_[stream] = {}; }
   // Drops what is held of it.
   void Close(uint32_t stream) { streams_.erase(stream); }
-  // The client's SETTINGS_INITIAL_WINDOW_SIZE, whose frame is being forwarded. It changes the windows of
-  // all streams.
+  // The client's SETTINGS_INITIAL_WINDOW_SIZE, whose frame is being forwarded. It changes the
+  // windows of all streams.
   void SetInitialWindow(uint32_t bytes) { initial_window_ = bytes; }
 
-  // The client's WINDOW_UPDATE. Returns false if the server must get the frame itself: its increment is
-  // not valid, its stream is not open, or the window would exceed 2^31 - 1.
+  // The client's WINDOW_UPDATE. Returns false if the server must get the frame itself: its
+  // increment is not valid, its stream is not open, or the window would exceed 2^31 - 1.
   bool Take(uint32_t stream, uint32_t increment);
   // The server has sent DATA.
   void OnServerData(uint32_t stream, uint32_t bytes);

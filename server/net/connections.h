@@ -47,12 +47,12 @@ class ConnectionTable {
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
-  // The caller owns `fd`, the connection's socket, through which the table can close the connection.
-  // When max_connections are open, the table closes one of the peer that has the most, preferably
-  // one without calls, if the newcomer's peer has fewer. Returns 0 if it cannot, or when more than
-  // twice max_calls are not yet freed and its peer has more than half of them: the client that caused
-  // them must not come back first. Returns 0 too for a peer whose connections the rules above close
-  // faster than closes_per_second.
+  // The caller owns `fd`, the connection's socket, through which the table can close the
+  // connection. When max_connections are open, the table closes one of the peer that has the most,
+  // preferably one without calls, if the newcomer's peer has fewer. Returns 0 if it cannot, or when
+  // more than twice max_calls are not yet freed and its peer has more than half of them: the client
+  // that caused them must not come back first. Returns 0 too for a peer whose connections the rules
+  // above close faster than closes_per_second.
   Id Add(const std::string& key, int fd, TimePoint now = std::chrono::steady_clock::now());
   // Called before `fd` is closed.
   void Remove(Id id);
@@ -104,8 +104,8 @@ class ConnectionTable {
   bool AboveShare(const Principal& principal, const Connection* connection) const;
   // `connection`: not closing yet.
   void CloseLocked(Connection* connection, std::string_view reason);
-  // Closes a connection by a rule, which counts against its peer's new ones. Does nothing to one that
-  // is closing already.
+  // Closes a connection by a rule, which counts against its peer's new ones. Does nothing to one
+  // that is closing already.
   void CloseAbusive(Connection* connection, std::string_view reason, TimePoint now);
   bool ClosesTooFast(const Principal& peer, TimePoint now) const;
   // Makes room for a connection of the peer `newcomer`. Returns whether it did.

@@ -12,7 +12,8 @@ constexpr double kControlBurstSeconds = 10;
 // Shorter: gRPC holds 12 KB for each reset stream until its threads free the call.
 constexpr double kResetBurstSeconds = 3;
 constexpr int kPrefixBytes = 5;  // of a gRPC message: a flag and its length
-// Frames of the client without DATA: the largest that an endpoint must accept, which gRPC announces.
+// Frames of the client without DATA: the largest that an endpoint must accept, which gRPC
+// announces.
 constexpr uint32_t kMaxControlFrame = 16 << 10;
 // DATA that ends no message and is smaller counts as a control frame.
 constexpr uint32_t kSmallData = 1 << 10;

@@ -1,5 +1,5 @@
-// What a client may make gRPC do: checks the frames of one HTTP/2 connection in both directions, and
-// forwards them. gRPC 1.51 bounds neither header blocks, nor control frames, nor the bytes of
+// What a client may make gRPC do: checks the frames of one HTTP/2 connection in both directions,
+// and forwards them. gRPC 1.51 bounds neither header blocks, nor control frames, nor the bytes of
 // messages that have not arrived whole. Credit of the client is held back until gRPC needs it
 // (client_credit.h).
 #pragma once

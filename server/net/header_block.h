@@ -1,5 +1,5 @@
-// Bounds what a header block of HTTP/2 makes gRPC hold. An indexed field of HPACK is one byte on the
-// wire and about 140 bytes in gRPC 1.51, which checks the size of a block only at its end.
+// Bounds what a header block of HTTP/2 makes gRPC hold. An indexed field of HPACK is one byte on
+// the wire and about 140 bytes in gRPC 1.51, which checks the size of a block only at its end.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Parameters of requests that had no effect: each is counted by its name, and the log has the warning
-// parameter_ignored for the first request with it. Of the process, as the log is. Thread-safe.
+// Parameters of requests that had no effect: each is counted by its name, and the log has the
+// warning parameter_ignored for the first request with it. Of the process, as the log is.
+// Thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -14,9 +14,10 @@ namespace polysketch {
 class Listener {
  public:
   // `address` is "HOST:PORT", "[::1]:PORT" or "unix:PATH". For a name, the first of its addresses
-  // that can be bound is used; port 0 binds a free port. A unix socket at PATH without a listening process
-  // is replaced; the owner and the group may connect. INVALID_ARGUMENT for another form or an unknown
-  // name, UNAVAILABLE if no address can be bound. Connections wait in the kernel until Start.
+  // that can be bound is used; port 0 binds a free port. A unix socket at PATH without a listening
+  // process is replaced; the owner and the group may connect. INVALID_ARGUMENT for another form or
+  // an unknown name, UNAVAILABLE if no address can be bound. Connections wait in the kernel until
+  // Start.
   static Result<std::unique_ptr<Listener>> Bind(const std::string& address);
   ~Listener();  // removes the unix socket
   Listener(const Listener&) = delete;
@@ -24,8 +25,8 @@ class Listener {
 
   // The bound address: "127.0.0.1:50051", "unix:PATH".
   const std::string& address() const { return address_; }
-  // Starts the thread that accepts connections. `handle` owns the descriptor that it receives, which
-  // is non-blocking; `key`: of ConnectionTable.
+  // Starts the thread that accepts connections. `handle` owns the descriptor that it receives,
+  // which is non-blocking; `key`: of ConnectionTable.
   void Start(std::function<void(int fd, const std::string& key)> handle);
 
  private:

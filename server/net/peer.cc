@@ -21,7 +21,8 @@ void EraseAll(std::string* text, std::string_view part) {
     text->erase(at, part.size());
 }
 
-// The address without the port, of IPv6 the first 64 bits. An IPv4 address in IPv6 form becomes IPv4.
+// The address without the port, of IPv6 the first 64 bits. An IPv4 address in IPv6 form becomes
+// IPv4.
 std::string HostOf(std::string_view key) {
   std::string host(key.substr(0, key.rfind(':')));
   host.resize(std::min(host.find('%'), host.size()));  // the interface of a link-local address
@@ -67,8 +68,8 @@ std::string ConnectionKey(std::string_view grpc_peer) {
 }
 
 std::string PeerName(uint64_t id, const std::string& key) {
-  // Names belong to the network namespace. The processes of several containers in it may have the same id, and a name that can
-  // be guessed can be taken.
+  // Names belong to the network namespace. The processes of several containers in it may have the
+  // same id, and a name that can be guessed can be taken.
   static const uint32_t process = std::random_device()();
   return StrCat(kPeerName, process, "/", id, "/", key);
 }

@@ -1,5 +1,5 @@
-// Requests that are refused, at whatever door and for whatever reason: each is counted by its reason,
-// and has a line with its id in the log.
+// Requests that are refused, at whatever door and for whatever reason: each is counted by its
+// reason, and has a line with its id in the log.
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ class Refusals {
 
   // Counts a refusal, and writes the line `request_refused`.
   void Add(const Status& status, const Request& request);
-  // Counts a refusal. Returns whether its line may be written: a flood of calls must not flood the log.
+  // Counts a refusal. Returns whether its line may be written: a flood of calls must not flood the
+  // log.
   bool Count(const Status& status);
   Counts counts() const;
 

@@ -19,8 +19,8 @@ namespace polysketch {
 namespace {
 
 constexpr uint64_t kWakeEvent = ~uint64_t{0};
-// Bytes that gRPC may hold for a byte of a message: two messages share a buffer, and the buffer stays
-// until both are freed.
+// Bytes that gRPC may hold for a byte of a message: two messages share a buffer, and the buffer
+// stays until both are freed.
 constexpr int64_t kHeldPerByte = 2;
 // Between two checks whether the last bytes of connections have arrived.
 constexpr std::chrono::milliseconds kLingerPeriod{10};

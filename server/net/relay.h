@@ -1,6 +1,6 @@
 // Relays bytes between the sockets of clients and gRPC: one thread reads from each client,
-// terminates TLS, passes the frames through a FrameFilter, and writes to a socket of gRPC. gRPC gets
-// a connection when the client has sent the preface of HTTP/2.
+// terminates TLS, passes the frames through a FrameFilter, and writes to a socket of gRPC. gRPC
+// gets a connection when the client has sent the preface of HTTP/2.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,8 @@ class RelayedConnection;
 class Relay final : public MessageMemory {
  public:
   // `serve` owns the descriptor that it receives, the server's side of a connection, whose peer's
-  // name is that of PeerName. It runs on the relay's thread. `table` and `memory` outlive the relay.
+  // name is that of PeerName. It runs on the relay's thread. `table` and `memory` outlive the
+  // relay.
   Relay(const RelayOptions& options, ConnectionTable* table, RequestMemory* memory,
         std::function<void(int fd)> serve);
   // Closes all connections.
@@ -58,8 +59,8 @@ class Relay final : public MessageMemory {
 
   bool Charge(const FrameFilter& filter, int64_t bytes) override;
   void Release(const FrameFilter& filter, int64_t bytes) override;
-  // Resets a stream of the peer that holds the most. Returns false if that is `peer`, or would be with
-  // `bytes` more.
+  // Resets a stream of the peer that holds the most. Returns false if that is `peer`, or would be
+  // with `bytes` more.
   bool MakeRoom(const Principal& principal, int64_t bytes);
 
   const RelayOptions options_;

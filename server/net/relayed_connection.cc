@@ -86,7 +86,8 @@ void RelayedConnection::Start() {
   server_fd_ = ends[0];
   server_interest_ = EPOLLIN;
   epoll_event event{.events = server_interest_, .data = {.u64 = Data(false)}};
-  // Another process of the machine may hold the name, and the kernel's memory for epoll may be used up.
+  // Another process of the machine may hold the name, and the kernel's memory for epoll may be used
+  // up.
   if (bind(server_fd_, reinterpret_cast<const sockaddr*>(&name), size) != 0 ||
       epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, server_fd_, &event) != 0) {
     const Status status = Unavailable("no socket: ", std::strerror(errno));

@@ -2,7 +2,8 @@
 // parts of messages, uploads, requests and replies. Work that does not fit is refused with
 // RESOURCE_EXHAUSTED, before the memory is allocated.
 //
-// The bytes are shared among principals as Shares::Fits says: one alone gets three quarters of the budget.
+// The bytes are shared among principals as Shares::Fits says: one alone gets three quarters of the
+// budget.
 #pragma once
 
 #include <array>
@@ -36,15 +37,15 @@ class RequestMemory {
   RequestMemory& operator=(const RequestMemory&) = delete;
 
   // Counts `bytes`, 0 or more, of `principal`.
-  // Returns false, and counts a refusal instead, if they do not fit, or if the process may have no more
-  // memory (base/memory_limit.h).
+  // Returns false, and counts a refusal instead, if they do not fit, or if the process may have no
+  // more memory (base/memory_limit.h).
   bool TryAdd(RequestPhase phase, const Principal& principal, int64_t bytes);
   // Takes back what TryAdd has counted.
   void Subtract(RequestPhase phase, const Principal& principal, int64_t bytes);
   // Counts bytes of one phase for another.
   void Move(RequestPhase from, RequestPhase to, int64_t bytes);
-  // Whether at least `least` bytes were given back and not taken again since this was last true: the
-  // allocator may keep them.
+  // Whether at least `least` bytes were given back and not taken again since this was last true:
+  // the allocator may keep them.
   bool TakeFreed(int64_t least);
   int64_t limit() const { return limit_; }
   // Bytes that a client holds at most, if no other holds any.

@@ -18,8 +18,8 @@
 
 namespace polysketch {
 
-// The tenant of a call: that of its API key, or `sent`, the values of x-tenant-id. nullopt: the client sent it
-// malformed or more than once. `caller` may be null.
+// The tenant of a call: that of its API key, or `sent`, the values of x-tenant-id. nullopt: the
+// client sent it malformed or more than once. `caller` may be null.
 std::optional<std::string> TenantOf(const Caller* caller,
                                     const std::vector<std::string_view>& sent);
 
@@ -27,8 +27,8 @@ std::optional<std::string> TenantOf(const Caller* caller,
 class Call {
  public:
   // Reads x-request-id (or makes an id), traceparent and x-tenant-id from the metadata, and adds
-  // the first two to the initial metadata of the response. With API keys the tenant is the key's. `rpc`: the method's name, in static
-  // storage.
+  // the first two to the initial metadata of the response. With API keys the tenant is the key's.
+  // `rpc`: the method's name, in static storage.
   Call(std::string_view rpc, ServiceContext* service, CallContext* context);
 
   // OK, or why the call must not run: RESOURCE_EXHAUSTED (too many calls), UNAVAILABLE (loading,
@@ -50,8 +50,8 @@ class Call {
   // Takes tokens that the call may process from the minute of its API key (Caller::ReserveTokens).
   Status ReserveTokens(int64_t tokens);
   bool DeadlinePassed() const { return Clock::now() >= info_.deadline; }
-  // Logs, counts and traces the end of the call, and settles its tokens. Called once, before or after OnRpcDone. `finish`:
-  // null if the engine had no request of the call.
+  // Logs, counts and traces the end of the call, and settles its tokens. Called once, before or
+  // after OnRpcDone. `finish`: null if the engine had no request of the call.
   void OnEnd(const Status& status, const FinishEvent* finish);
   // Called once, in OnDone.
   void OnRpcDone() { counted_.End(); }

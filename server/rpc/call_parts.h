@@ -56,8 +56,8 @@ class Renderer {
   // removes from `events`. nullopt: `event` causes no message.
   virtual std::optional<grpc::ByteBuffer> Render(Event event, EventQueue* events) = 0;
   // Returns the last messages, at least one, of a request that ended without an error. Called on
-  // a thread of the store or of sessions if `finish` has a snapshot, which this function then stores. An error fails
-  // the call.
+  // a thread of the store or of sessions if `finish` has a snapshot, which this function then
+  // stores. An error fails the call.
   virtual Result<Messages> RenderFinish(const FinishEvent& finish) = 0;
 };
 

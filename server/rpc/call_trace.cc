@@ -26,8 +26,8 @@ class SpanMaker {
   }
 
   Span& root() { return spans_.front(); }
-  // Adds a span below the span `parent`. Times outside the call are moved to its ends. The reference
-  // is valid until the next call.
+  // Adds a span below the span `parent`. Times outside the call are moved to its ends. The
+  // reference is valid until the next call.
   Span& Add(const std::string& parent, std::string_view name, Clock::time_point start,
             Clock::time_point end) {
     start = std::clamp(start, start_, now_);

@@ -1,6 +1,6 @@
 // The spans of one call of polysketch.v1: the call, and below it queue, prefill with its chunks,
-// decode, and the loading and saving of states. They are made at the end of the call, from the times
-// that the engine reports.
+// decode, and the loading and saving of states. They are made at the end of the call, from the
+// times that the engine reports.
 #pragma once
 
 #include <mutex>

@@ -32,8 +32,8 @@ class Completion {
         variant_(std::move(variant)),
         tokenizer_([call](int64_t bytes) { return call->HoldInput(bytes); }) {}
 
-  // Checks the request, loads the sequence that it continues, tokenizes its prompt, which may be the
-  // first chunk only, and compiles its grammar. Then calls `ready`, on any thread. `state`: the
+  // Checks the request, loads the sequence that it continues, tokenizes its prompt, which may be
+  // the first chunk only, and compiles its grammar. Then calls `ready`, on any thread. `state`: the
   // snapshot that the completion continues, as bytes; empty: none. An error is returned or, from a
   // later step, fails the call. Called once.
   Status Start(v1::CompleteRequest message, std::string state, std::function<Status()> ready);
@@ -44,13 +44,14 @@ class Completion {
 
  private:
   Status CheckFields() const;
-  // On a thread of the store or of the session: the snapshot that the completion continues, and the lease of its session.
+  // On a thread of the store or of the session: the snapshot that the completion continues, and the
+  // lease of its session.
   Status LoadStart();
   Status LoadMigrated();
   // Converts the fields of the message.
   Status Convert();
-  // Called after Convert. Calls `ready` with the compiled grammar, at once or on a thread of grammars,
-  // and there `fail` with a status that may be OK.
+  // Called after Convert. Calls `ready` with the compiled grammar, at once or on a thread of
+  // grammars, and there `fail` with a status that may be OK.
   Status CompileGrammar(const std::function<Status()>& ready,
                         const std::function<void(const Status&)>& fail);
   Status DecodeState();

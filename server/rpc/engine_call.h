@@ -14,8 +14,8 @@
 // the message that is handled, collected input, the prompt while it waits and runs, and responses
 // that are large. Smaller responses are bounded by --stream-buffer.
 //
-// Threads: the transport's, the writer's, the tokenizers', the store's and those of sessions. The engine thread only posts to
-// the writer.
+// Threads: the transport's, the writer's, the tokenizers', the store's and those of sessions. The
+// engine thread only posts to the writer.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -58,11 +58,11 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // --- for the CallInput ---
   // Reads the next message of the client; does nothing once the call has failed or ended.
   void Read();
-  // Parses the message that is handled, and holds its memory, before it is taken, beside that of its
-  // bytes.
+  // Parses the message that is handled, and holds its memory, before it is taken, beside that of
+  // its bytes.
   Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
-  // Holds memory of what becomes of the message, until the next one is read, in place of that of its
-  // bytes.
+  // Holds memory of what becomes of the message, until the next one is read, in place of that of
+  // its bytes.
   Status HoldMessage(int64_t bytes);
   // Holds memory of input that is collected, until the call is destroyed.
   Status HoldInput(int64_t bytes) { return input_memory_.Hold(bytes); }
@@ -77,8 +77,8 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   Status Submit(Request request, std::unique_ptr<Renderer> renderer);
   // Runs `work` on a thread that may call AcquireSession or ReadSession of this session.
   void PostToSession(const std::string& id, std::function<void()> work) const;
-  // Runs `work` on a thread that may wait for a grammar's process, unless the call has ended by then:
-  // a client that cancels must not leave seconds of compilation to each call.
+  // Runs `work` on a thread that may wait for a grammar's process, unless the call has ended by
+  // then: a client that cancels must not leave seconds of compilation to each call.
   void PostToGrammars(std::function<void()> work);
   // Runs `work` on a thread that may wait for the store.
   void PostToStores(std::function<void()> work) const;
@@ -86,8 +86,8 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // Called on a thread of PostToSession, at most once, before Submit.
   Result<std::shared_ptr<const Snapshot>> AcquireSession(const std::string& id,
                                                          std::optional<int64_t> expected_position);
-  // Returns the snapshot of the session, which other requests may use at once; null while the session
-  // is empty. Called on a thread of PostToSession.
+  // Returns the snapshot of the session, which other requests may use at once; null while the
+  // session is empty. Called on a thread of PostToSession.
   Result<std::shared_ptr<const Snapshot>> ReadSession(const std::string& id,
                                                       std::optional<int64_t> expected_position);
   // Returns the migrated completion. Called on a thread of the store.

@@ -25,8 +25,9 @@ namespace polysketch {
 // Thread-safe.
 class Executor {
  public:
-  // A principal runs any number of pieces of work at once, or, with kShares, what Shares::Fits allows, and
-  // always one: of 8 threads 6. So one whose work waits for long leaves threads for others.
+  // A principal runs any number of pieces of work at once, or, with kShares, what Shares::Fits
+  // allows, and always one: of 8 threads 6. So one whose work waits for long leaves threads for
+  // others.
   enum class Threads { kAny, kShares };
   explicit Executor(int threads, Threads of_principal = Threads::kAny);
   ~Executor() { Stop(); }
@@ -34,8 +35,8 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // Posts work for the threads. Principals take turns, a piece of work each, and so do the parts of
-  // one; the work of a part starts in the order of the calls. After Stop work is dropped. Work that waits for the outside several
-  // times calls RunningWork::Moved in between.
+  // one; the work of a part starts in the order of the calls. After Stop work is dropped. Work that
+  // waits for the outside several times calls RunningWork::Moved in between.
   void Post(std::function<void()> work, const Principal& principal = {});
   // Posts `work` once `delay` has passed; Stop drops it before.
   void PostAfter(std::chrono::milliseconds delay, std::function<void()> work);

@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kPromptTokenBytes = 3 * sizeof(int32_t);
 // Of the parameters of a choice: as they are stored, the sampler's, and the stop matcher's.
 constexpr int64_t kParamCopies = 3;
-// Of an output token that a choice keeps, to be continued or computed again: in a vector that doubles.
+// Of an output token that a choice keeps, to be continued or computed again: in a vector that
+// doubles.
 constexpr int64_t kOutputTokenBytes = 2 * sizeof(int32_t);
 constexpr int64_t kRankedTextBytes = 32;  // of a token with its text
 

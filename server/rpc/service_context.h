@@ -37,8 +37,8 @@ struct ServiceContext {
   // Operations on sessions that wait for nothing. One that is mistaken for such an operation
   // (SessionTable::NeedsStore) waits here, and not on a thread of gRPC.
   std::shared_ptr<Executor> sessions;
-  // Compiles grammars: waits for their processes, which take seconds. One client leaves a thread for
-  // others. The threads are no part of health: a slow grammar is no stuck thread.
+  // Compiles grammars: waits for their processes, which take seconds. One client leaves a thread
+  // for others. The threads are no part of health: a slow grammar is no stuck thread.
   std::shared_ptr<Executor> grammars;
   Executor& ForSession(bool needs_store) const { return needs_store ? *stores : *sessions; }
   std::chrono::milliseconds stall_deadline = std::chrono::seconds(30);

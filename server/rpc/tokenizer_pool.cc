@@ -209,8 +209,8 @@ TokenizerPool::Worker* TokenizerPool::IdleWorker() const {
   return nullptr;
 }
 
-// Every principal has the chance to start: one that has started large work leaves a thread for others,
-// and large work of all leaves a thread for small work.
+// Every principal has the chance to start: one that has started large work leaves a thread for
+// others, and large work of all leaves a thread for small work.
 bool TokenizerPool::MayStartLarge(const Principal& principal, const Queue& queue) const {
   const bool started = large_started_.Of(principal).principal > 0;
   const int64_t most = std::ssize(workers_) - (started ? 2 : 1);

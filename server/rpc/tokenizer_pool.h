@@ -1,6 +1,6 @@
-// Threads that parse and tokenize large requests, for gRPC's threads. Clients are served in turn, by
-// bytes of work: a long text is tokenized in slices, and between two slices the client that has had
-// least goes first.
+// Threads that parse and tokenize large requests, for gRPC's threads. Clients are served in turn,
+// by bytes of work: a long text is tokenized in slices, and between two slices the client that has
+// had least goes first.
 //
 // One thread works at a time, so that tokenizing takes one processor from the model at most. Work
 // that holds its turn for longer than kTurn (a text that cannot be cut) loses it: another thread
@@ -41,12 +41,12 @@ class TokenizerPool {
   TokenizerPool(const TokenizerPool&) = delete;
   TokenizerPool& operator=(const TokenizerPool&) = delete;
 
-  // Posts work on `bytes` of input. Principals are served in turn, and so are the parts of one. After
-  // Stop work is dropped.
+  // Posts work on `bytes` of input. Principals are served in turn, and so are the parts of one.
+  // After Stop work is dropped.
   Ticket Post(const Principal& principal, int64_t bytes, std::function<void()> work);
   // Drops work that has not started, and destroys its function. Work that has started ends at its
-  // next slice: the tokenizer returns CANCELLED to it. Does nothing for work that has ended, and for
-  // null.
+  // next slice: the tokenizer returns CANCELLED to it. Does nothing for work that has ended, and
+  // for null.
   void Drop(const Ticket& ticket);
   // For StuckWatch: a piece of work is a slice.
   WorkProgress progress();

@@ -24,11 +24,12 @@ struct OtlpTarget {
   PostHeaders headers = {};
 };
 
-// The target that `endpoint` names or, if it is empty, OpenTelemetry's variables: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
-// the URL itself, or OTEL_EXPORTER_OTLP_ENDPOINT, below which the path of traces is. The headers are those
-// of OTEL_EXPORTER_OTLP_TRACES_HEADERS or OTEL_EXPORTER_OTLP_HEADERS. OTEL_SDK_DISABLED, and an
-// OTEL_TRACES_EXPORTER without otlp, turn off what the variables name, not `endpoint`. Errors name the
-// variable, and `flag` for `endpoint`; they do not quote headers, which hold credentials.
+// The target that `endpoint` names or, if it is empty, OpenTelemetry's variables:
+// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, the URL itself, or OTEL_EXPORTER_OTLP_ENDPOINT, below which
+// the path of traces is. The headers are those of OTEL_EXPORTER_OTLP_TRACES_HEADERS or
+// OTEL_EXPORTER_OTLP_HEADERS. OTEL_SDK_DISABLED, and an OTEL_TRACES_EXPORTER without otlp, turn off
+// what the variables name, not `endpoint`. Errors name the variable, and `flag` for `endpoint`;
+// they do not quote headers, which hold credentials.
 Result<OtlpTarget> OtlpTargetOf(const std::string& endpoint, std::string_view flag,
                                 const Environment& environment);
 

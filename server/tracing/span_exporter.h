@@ -1,7 +1,7 @@
 // Sends spans to a collector of OpenTelemetry, from a bounded buffer, by a thread of its own.
 //
-// Spans are dropped, and counted, when the buffer is full and when the collector does not take them:
-// tracing costs a request the construction of its spans and nothing else.
+// Spans are dropped, and counted, when the buffer is full and when the collector does not take
+// them: tracing costs a request the construction of its spans and nothing else.
 #pragma once
 
 #include <chrono>

@@ -208,7 +208,8 @@ TEST(BoundedJson, MemoryIsBoundedBeforeItIsTaken) {
   }
 }
 
-// Before, each key was compared with all others, one by one, and values were copied as objects grew.
+// Before, each key was compared with all others, one by one, and values were copied as objects
+// grew.
 TEST(BoundedJson, ManyKeysTakeNoSquareOfTime) {
   std::string text = "{";
   for (int i = 0; i < 300'000; ++i) text += "\"" + std::to_string(i) + "\":[1],";

@@ -70,7 +70,8 @@ Keeps it.
 )");
 }
 
-// The words that bash offers after the words of a command line, the last of which may be unfinished.
+// The words that bash offers after the words of a command line, the last of which may be
+// unfinished.
 std::string Offers(const std::string& words) {
   const auto script = std::filesystem::path(testing::TempDir()) / "completion.bash";
   std::ofstream(script) << BashCompletion(Program());

@@ -45,7 +45,8 @@ TEST(ThreadPoolTest, WakesSleepingWorkers) {
   }
 }
 
-// A worker that has taken a task may be kept from its processor for a while; the others do the rest.
+// A worker that has taken a task may be kept from its processor for a while; the others do the
+// rest.
 TEST(ThreadPoolTest, AFewTasksOfManyLoopsRunOnceEach) {
   ThreadPool pool(5);
   for (int64_t round = 0; round < 20000; ++round) {

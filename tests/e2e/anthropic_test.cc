@@ -1,4 +1,5 @@
-// Anthropic's Messages API over plain sockets; tests/clients/openai/anthropic_test.py runs the real client.
+// Anthropic's Messages API over plain sockets; tests/clients/openai/anthropic_test.py runs the real
+// client.
 #include <signal.h>
 
 #include <algorithm>

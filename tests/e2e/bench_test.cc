@@ -8,8 +8,8 @@
 namespace polysketch::e2e {
 namespace {
 
-// Runs the prefill benchmark of a small model with KV caches on an emulated device, which has memory for
-// some hundred tokens.
+// Runs the prefill benchmark of a small model with KV caches on an emulated device, which has
+// memory for some hundred tokens.
 ProcessResult Prefill(const std::string& tokens) {
   const auto model = testing::SourceDir() / "tests/data/goldens/softmax";
   ProcessOptions options;

@@ -512,7 +512,8 @@ TEST_F(ChatWithTools, AStreamHasThePartsOfAWholeAnswer) {
   CheckCall(call);
 }
 
-// The same over /v1/responses: items of calls, their results as input, and the conversation in the state.
+// The same over /v1/responses: items of calls, their results as input, and the conversation in the
+// state.
 TEST_F(ChatWithTools, Responses) {
   json tool = Tools().at(0).at("function");
   tool["type"] = "function";

@@ -1,5 +1,5 @@
-// The clients' credentials, as a server sees them: a gRPC server in this process, called by the real
-// clients. tests/e2e/tls_test.cc and guard_test.cc run the real server.
+// The clients' credentials, as a server sees them: a gRPC server in this process, called by the
+// real clients. tests/e2e/tls_test.cc and guard_test.cc run the real server.
 #include <grpcpp/grpcpp.h>
 
 #include <map>

@@ -68,8 +68,8 @@ TEST(Fairness, AFullQueueHasRoomForAnotherTenant) {
   EXPECT_TRUE(server.BecomesIdle());
 }
 
-// Sends a request over a connection from `source`, an address of the loopback interface. Returns the
-// socket.
+// Sends a request over a connection from `source`, an address of the loopback interface. Returns
+// the socket.
 int Send(const std::string& source, const std::string& server_address, const std::string& body,
          const std::string& line = "POST /v1/completions") {
   const auto address = [](const std::string& host, int port) {
@@ -197,7 +197,8 @@ TEST(Fairness, AnAddressOfManyTenantsGainsNothing) {
   EXPECT_TRUE(server.BecomesIdle());
 }
 
-// Tenants of an address take turns in the slots: their requests have all had one, and none gives way.
+// Tenants of an address take turns in the slots: their requests have all had one, and none gives
+// way.
 TEST(Fairness, ManyTenantsOfAnAddressThatHaveHadASlotLeaveThatOfAnother) {
   const Server server(
       {.flags = {"--http-listen", "127.0.0.1:0", "--max-sequences", "2", "--max-queue", "8"}});

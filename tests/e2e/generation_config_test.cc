@@ -1,5 +1,5 @@
-// generation_config.json of a model folder: what ends an output, and the sampling parameters of requests
-// that set none.
+// generation_config.json of a model folder: what ends an output, and the sampling parameters of
+// requests that set none.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A folder as Hugging Face has it, of a small random Llama: what ends an output, BOS, rows that are no
-// token, the chat template, and the limit of its positions through every door.
+// A folder as Hugging Face has it, of a small random Llama: what ends an output, BOS, rows that are
+// no token, the chat template, and the limit of its positions through every door.
 #include <unistd.h>
 
 #include <algorithm>
@@ -216,8 +216,8 @@ TEST_F(HuggingFace, TheTemplateOfAChatEndsAnswers) {
   EXPECT_EQ(answer.at("choices").at(0).at("finish_reason"), "stop");
   EXPECT_EQ(answer.at("choices").at(0).at("stop_reason"), kTurnEnd);
   EXPECT_EQ(answer.at("choices").at(0).at("message").at("content"), "");
-  // The prompt has the control pieces of the template alone, and no BOS: what the message spells takes
-  // several tokens in place of one.
+  // The prompt has the control pieces of the template alone, and no BOS: what the message spells
+  // takes several tokens in place of one.
   const json whole =
       Ok("/tokenize", {{"prompt",
                         "<|im_start|>system\nBe brief<|im_end|>\n<|im_start|>user\nhi "

@@ -1,5 +1,5 @@
-// Limits of the process: threads and memory that the machine does not give. A request may be refused;
-// the server stays.
+// Limits of the process: threads and memory that the machine does not give. A request may be
+// refused; the server stays.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -125,7 +125,8 @@ TEST(MemoryLimit, RequestsAreRefusedWhereThereIsNoMemory) {
   EXPECT_TRUE(WaitUntil([&] { return neighbour.Complete(Greedy("It was", 4)).status.ok(); }));
 }
 
-// KV caches grow with their sequences: where the process gets no more memory, a sequence ends with an error.
+// KV caches grow with their sequences: where the process gets no more memory, a sequence ends with
+// an error.
 TEST(MemoryLimit, KvCachesThatFindNoMemoryEndTheirRequests) {
   if (testing::kSanitized) GTEST_SKIP() << "sanitizers map all of the address space";
   Server server({.model = testing::SourceDir() / "tests/data/goldens/softmax",

@@ -172,7 +172,8 @@ TEST_F(MemoryTest, EchoesOfManyChoices) {
   ExpectNothingHeld();
 }
 
-// Half a gigabyte of messages that did not arrive whole leaves the process when their clients leave.
+// Half a gigabyte of messages that did not arrive whole leaves the process when their clients
+// leave.
 TEST(MemoryIsReturned, WhenHalfSentMessagesAreGone) {
   Server server({.flags = {"--stall-deadline", "30s", "--request-memory", "512MiB"}});
   EXPECT_TRUE(Client(server.address()).Complete(Greedy("It was", 4)).status.ok());

@@ -34,7 +34,8 @@ std::string Joined(const std::vector<int32_t>& tokens) {
   return text.str();
 }
 
-// The mean loss of tokens `begin` to `end` - 1 of logprobs, where logprobs[i] is of token i + first.
+// The mean loss of tokens `begin` to `end` - 1 of logprobs, where logprobs[i] is of token i +
+// first.
 double MeanLossOf(const std::vector<float>& logprobs, size_t first, size_t begin, size_t end) {
   double sum = 0;
   for (size_t i = begin; i < end; ++i) sum -= logprobs[i - first];

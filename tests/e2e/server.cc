@@ -159,7 +159,8 @@ HttpAnswer Http(const std::string& address, const std::string& path, const std::
                                   ? StrCat(head, "\r\n")
                                   : StrCat(head, typed ? "" : "Content-Type: application/json\r\n",
                                            "Content-Length: ", body.size(), "\r\n\r\n", body);
-  // A server that refuses a request from its head answers and closes before the whole body is written.
+  // A server that refuses a request from its head answers and closes before the whole body is
+  // written.
   for (size_t sent = 0; sent < request.size();) {
     const ssize_t count = send(fd, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
     if (count < 0) break;

@@ -109,8 +109,8 @@ class StructuredOutput : public ::testing::Test {
     body.update(extra);
     return Post("/v1/completions", body)["choices"][0]["text"];
   }
-  // Starts calls whose grammars, each another, are slow to compile (SlowExpression). Returns when all
-  // have arrived.
+  // Starts calls whose grammars, each another, are slow to compile (SlowExpression). Returns when
+  // all have arrived.
   static std::vector<std::unique_ptr<CompleteStream>> StartCompilations(
       Client& client, int count, int repetitions, const CallOptions& options = {}) {
     const std::string slow = testing::SlowExpression(repetitions);

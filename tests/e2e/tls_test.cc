@@ -1,5 +1,5 @@
-// TLS and mTLS of the real server, over gRPC (by the command line client and the load generator) and
-// over HTTP (by curl).
+// TLS and mTLS of the real server, over gRPC (by the command line client and the load generator)
+// and over HTTP (by curl).
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -32,7 +32,8 @@ class Tls : public ::testing::Test {
     Use("ca-server");
   }
 
-  // Makes a pair of the folder the server's, without a moment in which files of two pairs are there.
+  // Makes a pair of the folder the server's, without a moment in which files of two pairs are
+  // there.
   void Use(const std::string& pair) {
     folder_.Copy(pair + kPem, "tls.pem");
     folder_.Copy(pair + kKey, "tls.key");

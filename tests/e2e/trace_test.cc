@@ -1,4 +1,5 @@
-// --otlp-endpoint and the variables of OpenTelemetry: what a collector of OpenTelemetry gets from the real server.
+// --otlp-endpoint and the variables of OpenTelemetry: what a collector of OpenTelemetry gets from
+// the real server.
 #include <signal.h>
 
 #include <algorithm>

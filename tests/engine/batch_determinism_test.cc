@@ -1,6 +1,7 @@
 // A request's tokens and log-probabilities are the same bits whatever runs beside it, however its
 // prompt is split, whichever request preempts it, and whatever is drafted: real models of every
-// kind and mixtures of them, through the scheduler, in batches of 1 to 64, against each request alone.
+// kind and mixtures of them, through the scheduler, in batches of 1 to 64, against each request
+// alone.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -26,8 +27,8 @@ using testing::Random;
 
 // Ends the names of models whose states are read at one byte.
 constexpr std::string_view kByteStates = "_q8_states";
-// Models of tests/data/frames: with windows in all layers and in some, with far parts, and with gated symmetric_power of grouped
-// queries.
+// Models of tests/data/frames: with windows in all layers and in some, with far parts, and with
+// gated symmetric_power of grouped queries.
 constexpr std::string_view kFrames[] = {"mistral_window", "qwen3_window", "llama_window_far",
                                         "brumby_small"};
 

@@ -387,7 +387,8 @@ TEST_F(EngineTest, DestructorEndsWhatRuns) {
   }
 }
 
-// A request that no memory holds is refused with the bytes that it needs, and does not wait for ever.
+// A request that no memory holds is refused with the bytes that it needs, and does not wait for
+// ever.
 TEST_F(EngineTest, WhatExceedsAllMemoryIsRefused) {
   Start({.max_sequences = 4, .slot_memory = 4000}, true);  // 400 tokens
   Reader kept(100000), refused(1);

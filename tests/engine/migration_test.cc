@@ -1,6 +1,6 @@
 // Sequences that stop and go on: a stopped completion, joined with its continuation, is the one
-// that was never stopped; a sequence kept and continued is the one that was given whole; and one whose
-// state is dropped again and again returns what it returns in peace.
+// that was never stopped; a sequence kept and continued is the one that was given whole; and one
+// whose state is dropped again and again returns what it returns in peace.
 #include <algorithm>
 #include <memory>
 #include <utility>

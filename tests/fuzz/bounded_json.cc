@@ -1,5 +1,5 @@
-// JSON from outside, beside the library's own parser: the same value, or an error where the library has
-// one too or where a limit is exceeded.
+// JSON from outside, beside the library's own parser: the same value, or an error where the library
+// has one too or where a limit is exceeded.
 #include "base/bounded_json.h"
 
 #include <algorithm>

@@ -1,9 +1,10 @@
 // A model folder: config.json, an index with its shards, or the files of a chat template. An error
 // that names the file, or a configuration and tensors that fit each other.
 //
-// The first byte: 'c', a config.json follows; 'g', a generation_config.json. 'f' and 't', a folder follows: parts between bytes 0x1E
-// are the files. f: the index and the headers of the shards a.safetensors, b.safetensors and
-// model.safetensors, whose data are 64 bytes. t: tokenizer_config.json and chat_template.jinja.
+// The first byte: 'c', a config.json follows; 'g', a generation_config.json. 'f' and 't', a folder
+// follows: parts between bytes 0x1E are the files. f: the index and the headers of the shards
+// a.safetensors, b.safetensors and model.safetensors, whose data are 64 bytes. t:
+// tokenizer_config.json and chat_template.jinja.
 #include "engine/checkpoint/checkpoint.h"
 
 #include <cstring>

@@ -49,7 +49,8 @@ class MemoryFile {
   const int fd_;
 };
 
-// A new folder below TMPDIR, removed when the object is. scripts/fuzz sets TMPDIR to a folder in memory.
+// A new folder below TMPDIR, removed when the object is. scripts/fuzz sets TMPDIR to a folder in
+// memory.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

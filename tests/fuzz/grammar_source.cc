@@ -1,5 +1,5 @@
-// Sources of grammars: an error that can be shown, or EBNF that is UTF-8 and has a root. The first byte
-// selects the kind and the white space.
+// Sources of grammars: an error that can be shown, or EBNF that is UTF-8 and has a root. The first
+// byte selects the kind and the white space.
 #include <string>
 
 #include "base/utf8.h"

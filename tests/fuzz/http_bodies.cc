@@ -1,7 +1,8 @@
-// The bodies of the paths of OpenAI's and Anthropic's APIs: an error that names the field, or messages of polysketch.v1
-// that the RPCs accept or refuse.
+// The bodies of the paths of OpenAI's and Anthropic's APIs: an error that names the field, or
+// messages of polysketch.v1 that the RPCs accept or refuse.
 //
-// The first byte selects the path: 0 to 5. 6: the entry of a stored response, whose checksum is right.
+// The first byte selects the path: 0 to 5. 6: the entry of a stored response, whose checksum is
+// right.
 #include "engine/snapshot/content_hash.h"
 #include "engine/snapshot/fields.h"
 #include "server/anthropic/messages.h"

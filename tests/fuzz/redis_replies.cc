@@ -2,9 +2,9 @@
 // trusted with the data, not with the memory or the life of the process.
 //
 // The first byte selects the call. The rest are the replies of two connections, with a byte 0x1E
-// between them: a store connects again when a connection breaks. Those of a connection are the replies
-// to its pipelines, with a byte 0x1D between them. After them comes the reply to the PING that ends the
-// pipeline, unless they end with a byte 0x1C: the replies are all that arrives then.
+// between them: a store connects again when a connection breaks. Those of a connection are the
+// replies to its pipelines, with a byte 0x1D between them. After them comes the reply to the PING
+// that ends the pipeline, unless they end with a byte 0x1C: the replies are all that arrives then.
 #include <hiredis/hiredis.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -29,7 +29,8 @@ std::string unread;               // what has arrived on it
 
 // In place of hiredis's and of the system's (the linker's --wrap): a connection whose peer takes
 // everything, and has answered and closed its side when it is waited for. It has no socket, which
-// would cost system calls. A store uses one connection at a time here, and sends a pipeline at once.
+// would cost system calls. A store uses one connection at a time here, and sends a pipeline at
+// once.
 extern "C" redisContext* redisConnectWithTimeout(const char*, int, const struct timeval) {
   unread.clear();
   later.clear();

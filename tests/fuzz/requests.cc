@@ -1,5 +1,6 @@
-// The messages of every RPC: bytes of the wire, parsed, checked and converted as server/rpc does, then a call
-// that is run to its answer on a small engine (tests/server/rpc/call_runner.h, which has the form of an input).
+// The messages of every RPC: bytes of the wire, parsed, checked and converted as server/rpc does,
+// then a call that is run to its answer on a small engine (tests/server/rpc/call_runner.h, which
+// has the form of an input).
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/stubs/logging.h>

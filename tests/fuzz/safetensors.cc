@@ -1,4 +1,5 @@
-// A safetensors file: an error, or tensors that tile the data and can be read to their last element.
+// A safetensors file: an error, or tensors that tile the data and can be read to their last
+// element.
 #include "engine/checkpoint/safetensors.h"
 
 #include <cmath>

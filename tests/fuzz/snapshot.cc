@@ -1,8 +1,8 @@
 // Snapshots, session records and headers of stored entries: an error, or an object that encodes to
 // bytes that decode to the same object.
 //
-// The last byte says what the rest is, and what is corrected before it is decoded: an attacker knows
-// how to compute checksums.
+// The last byte says what the rest is, and what is corrected before it is decoded: an attacker
+// knows how to compute checksums.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

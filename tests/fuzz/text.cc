@@ -2,10 +2,10 @@
 // decoding, whatever the chunks; other bytes are an error. SentencePiece's marker, U+2581, is a
 // space.
 //
-// The last two bytes: size of the chunks, and how often the text is repeated, up to lengths that are
-// encoded in parts. A long text takes a hundred times as long as a short one and reaches hardly more:
-// an input with a byte that repeats it does so only if its hash says so, which one of 16 does, whatever
-// input it was made from.
+// The last two bytes: size of the chunks, and how often the text is repeated, up to lengths that
+// are encoded in parts. A long text takes a hundred times as long as a short one and reaches hardly
+// more: an input with a byte that repeats it does so only if its hash says so, which one of 16
+// does, whatever input it was made from.
 #include "tests/fuzz/text.h"
 
 namespace {

@@ -1,4 +1,5 @@
-// tokenizer.json: an error that names the file, or a tokenizer that keeps its promises for any text.
+// tokenizer.json: an error that names the file, or a tokenizer that keeps its promises for any
+// text.
 //
 // The last byte is the size of the chunks of a text, and the 32 bytes before it are the text.
 #include "engine/tokenizer/bpe_tokenizer.h"

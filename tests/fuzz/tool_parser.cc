@@ -1,6 +1,6 @@
-// Outputs with calls of tools: in every form the events are in order, a complete call has a JSON object, nothing is
-// lost where there is no call, and the events do not depend on how the output arrives. The first byte selects the
-// form, the second the cut.
+// Outputs with calls of tools: in every form the events are in order, a complete call has a JSON
+// object, nothing is lost where there is no call, and the events do not depend on how the output
+// arrives. The first byte selects the form, the second the cut.
 #include "server/chat/tool_parser.h"
 
 #include <string>

@@ -1,8 +1,8 @@
-// What the HTTP server and the calls read besides the bodies of the OpenAI API: targets of requests,
-// the headers Host and Origin, bodies of the status page, traceparent and request ids.
+// What the HTTP server and the calls read besides the bodies of the OpenAI API: targets of
+// requests, the headers Host and Origin, bodies of the status page, traceparent and request ids.
 //
-// The first byte selects what is read: 'p' a path, 'r' the head of a request, 'h' the lines Host and Origin, 't' a traceparent,
-// '1' to '6' the body of a path of the status page.
+// The first byte selects what is read: 'p' a path, 'r' the head of a request, 'h' the lines Host
+// and Origin, 't' a traceparent, '1' to '6' the body of a path of the status page.
 #include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/util/message_differencer.h>
 
@@ -51,8 +51,8 @@ void CheckPath(std::string_view target) {
   PS_CHECK(DecodedPath(StrCat(raw, "?%")) == path);
 }
 
-// The size of the head that `text` begins with, found when its bytes come in parts of `part` bytes; 0:
-// there is none, or an error.
+// The size of the head that `text` begins with, found when its bytes come in parts of `part` bytes;
+// 0: there is none, or an error.
 size_t HeadSize(std::string_view text, size_t part) {
   HeadScanner scanner(1024);
   for (size_t size = 0; size < text.size();) {

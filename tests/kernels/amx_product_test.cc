@@ -1,5 +1,5 @@
-// Products by AMX tiles, by the processor's registers and by their emulation: of bytes against sums of
-// integers, of bf16 words against the documented arithmetic of tdpbf16ps in software.
+// Products by AMX tiles, by the processor's registers and by their emulation: of bytes against sums
+// of integers, of bf16 words against the documented arithmetic of tdpbf16ps in software.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -127,8 +127,8 @@ TEST_P(AmxProductTest, ProductsOfBytesAreSumsOfIntegers) {
 struct Exponents {
   int least, range;
 };
-// Of numbers near 1; of numbers of every size, some subnormal, whose products are finite; of products
-// around the least normal number.
+// Of numbers near 1; of numbers of every size, some subnormal, whose products are finite; of
+// products around the least normal number.
 constexpr Exponents kExponents[] = {{120, 12}, {0, 180}, {60, 8}};
 
 TEST_P(AmxProductTest, HasTheDocumentedBits) {

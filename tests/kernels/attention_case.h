@@ -18,8 +18,8 @@
 
 namespace polysketch::testing {
 
-// One layer's inputs of one sequence, [tokens, heads, .], keys and values [tokens, kv heads, .]. Far
-// rows stay empty where they are the near ones, or unused.
+// One layer's inputs of one sequence, [tokens, heads, .], keys and values [tokens, kv heads, .].
+// Far rows stay empty where they are the near ones, or unused.
 struct AttentionRows {
   std::vector<float> near_q, near_k, far_q, far_k, v;
   std::vector<float> log_decay = {};     // [tokens, kv heads]; with a decay gate
@@ -134,8 +134,8 @@ inline std::vector<AttentionSpec> GroupedSpecs() {
   return specs;
 }
 
-// The same of recurrent kinds: with and without gates, in every state format, and one of each kind of
-// features.
+// The same of recurrent kinds: with and without gates, in every state format, and one of each kind
+// of features.
 inline std::vector<AttentionSpec> GroupedRecurrentSpecs() {
   struct Shape {
     int heads, kv_heads, head_dim, block;
@@ -160,8 +160,9 @@ inline std::vector<AttentionSpec> GroupedRecurrentSpecs() {
   return specs;
 }
 
-// KV kinds with windows: shorter and longer than blocks, of one token, beginning at the start of a block
-// and within it; with sinks in a part of a block, in several, and more of them than the window.
+// KV kinds with windows: shorter and longer than blocks, of one token, beginning at the start of a
+// block and within it; with sinks in a part of a block, in several, and more of them than the
+// window.
 inline std::vector<AttentionSpec> WindowSpecs() {
   struct Shape {
     int heads, kv_heads, head_dim, block, window;
@@ -190,8 +191,8 @@ inline std::vector<AttentionSpec> WindowSpecs() {
   return specs;
 }
 
-// Windows with a far part: of one block and of several, with sinks that fill a part of a block, whole
-// blocks, more than the window; lengths that sequences pass and that they do not.
+// Windows with a far part: of one block and of several, with sinks that fill a part of a block,
+// whole blocks, more than the window; lengths that sequences pass and that they do not.
 inline std::vector<AttentionSpec> FarWindowSpecs() {
   struct Shape {
     int heads, kv_heads, head_dim, block, window, sinks, far_size, far_length;
@@ -216,9 +217,9 @@ inline std::vector<AttentionSpec> FarWindowSpecs() {
   return specs;
 }
 
-// Softmax over caches of several spans (docs/numerics.md): spans that begin at the start of a block, within
-// it, and between panels of a block; windows whose first span has masked tokens, with sinks apart. A test
-// runs four blocks and some tokens more.
+// Softmax over caches of several spans (docs/numerics.md): spans that begin at the start of a
+// block, within it, and between panels of a block; windows whose first span has masked tokens, with
+// sinks apart. A test runs four blocks and some tokens more.
 inline std::vector<AttentionSpec> SpanSpecs() {
   struct Shape {
     int heads, kv_heads, head_dim, block, window, sinks;
@@ -287,8 +288,8 @@ inline std::vector<AttentionSpec> WithStateFormats(std::vector<AttentionSpec> sp
 }
 
 // Rows whose dot products are of order one; far rows of sketches with their zero columns, features
-// that are positive where the kind makes them so. Gates that keep most of the past, and now and then
-// forget it.
+// that are positive where the kind makes them so. Gates that keep most of the past, and now and
+// then forget it.
 inline AttentionRows RandomRows(const AttentionSpec& spec, int layer, int tokens, Random* random) {
   const auto far_rows = [&](int heads) {
     const int width = spec.far_dim();
@@ -353,8 +354,8 @@ struct Part {
 using AttendFn = std::function<void(int layer, std::span<const Segment> segments,
                                     const AttentionInput& input, float* out)>;
 
-// One step over all layers. v lies in the last part of joint q, k, v rows, whose other parts must not
-// be read.
+// One step over all layers. v lies in the last part of joint q, k, v rows, whose other parts must
+// not be read.
 inline void Step(Backend& backend, const Layers& layers, const std::vector<Part>& parts,
                  const AttendFn& attend = nullptr) {
   std::vector<Segment> segments;

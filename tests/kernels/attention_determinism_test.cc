@@ -104,7 +104,8 @@ TEST_P(AttentionDeterminismTest, AnyThreads) {
     splits.push_back(random.Split(tokens));
     want.push_back(testing::RunAlone(*one, spec, sequences.back(), {tokens}));
   }
-  // Long parts of a sequence are divided within a head, even on two threads, and short ones are not.
+  // Long parts of a sequence are divided within a head, even on two threads, and short ones are
+  // not.
   for (const int threads : {2, 3, 16}) {
     const auto backend = NewBackend(threads);
     for (size_t i = 0; i < specs.size(); ++i) {
@@ -119,8 +120,8 @@ TEST_P(AttentionDeterminismTest, AnyThreads) {
   }
 }
 
-// A long prompt after a state that was loaded, which lacks what is read at one byte, at the end of a
-// block and within one.
+// A long prompt after a state that was loaded, which lacks what is read at one byte, at the end of
+// a block and within one.
 TEST_P(AttentionDeterminismTest, AnyThreadsAfterALoad) {
   Random random(5);
   const auto one = NewBackend(1), many = NewBackend(16);
@@ -179,7 +180,8 @@ TEST_P(AttentionDeterminismTest, AnyNeighbours) {
   }
 }
 
-// Decoding steps of sequences of which some are long: tasks end within queries, at the ends of spans.
+// Decoding steps of sequences of which some are long: tasks end within queries, at the ends of
+// spans.
 TEST_P(AttentionDeterminismTest, AnyDivisionOfSpans) {
   if (GetParam() == "reference") GTEST_SKIP() << "it divides nothing";
   Random random(6);
@@ -217,8 +219,9 @@ void BeginAs(const Layers& layers, const Sequence& other, int tokens, Sequence* 
   }
 }
 
-// Steps of sequences whose states are copies of one another's, at the ends of blocks and within them: they
-// share the blocks of several spans, or of none. Single tokens and drafts, and a sequence that is not a copy.
+// Steps of sequences whose states are copies of one another's, at the ends of blocks and within
+// them: they share the blocks of several spans, or of none. Single tokens and drafts, and a
+// sequence that is not a copy.
 TEST_P(AttentionDeterminismTest, AnyNeighboursThatShareBlocks) {
   if (GetParam() == "reference") GTEST_SKIP() << "its states share nothing";
   Random random(7);

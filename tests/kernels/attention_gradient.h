@@ -11,8 +11,8 @@
 namespace polysketch::testing::definition {
 
 // Rows [tokens][width]. Only mixed kinds have far_q and far_k here: in other recurrent kinds the
-// far rows equal the near rows, and KV kinds have no far part. log_decay [tokens] with a decay gate.
-// coefficients: a_0 to a_p of polynomial_square.
+// far rows equal the near rows, and KV kinds have no far part. log_decay [tokens] with a decay
+// gate. coefficients: a_0 to a_p of polynomial_square.
 struct HeadRows {
   std::vector<double> near_q, near_k, far_q, far_k, v, log_decay;
   std::vector<double> coefficients = {};
@@ -126,8 +126,8 @@ inline HeadOutput AttendHead(const AttentionSpec& spec, const HeadRows& rows, in
 
 // Gradients of sum(out * g) with respect to each element of `rows`; g [tokens][d]. With a = g / D
 // (D the denominator) and e = -(g . out) / D, the gradient of w[t,s] is a_t . v_s + e_t and the
-// gradient of v_s is sum_t w[t,s] a_t. The gradient of the log decay of token u is the sum over s < u
-// <= t of the weights times their gradients; that of coefficient a_i is the sum of 2 P x^i times
+// gradient of v_s is sum_t w[t,s] a_t. The gradient of the log decay of token u is the sum over s <
+// u <= t of the weights times their gradients; that of coefficient a_i is the sum of 2 P x^i times
 // the gradients of the weights.
 inline HeadRows AttendHeadGradients(const AttentionSpec& spec, const HeadRows& rows, int64_t tokens,
                                     const std::vector<double>& g) {

@@ -20,8 +20,9 @@ struct OracleOutput {
   std::vector<double> tolerance;
   // What reading S as bf16 may add to that.
   std::vector<double> bf16_tolerance;
-  // What 8-bit integers (kernels/state_bytes.h) may add: reading S, and rounding the features of folds,
-  // of queries, queries and weights to 16 bits; and the part of it that is neither of S nor of folds.
+  // What 8-bit integers (kernels/state_bytes.h) may add: reading S, and rounding the features of
+  // folds, of queries, queries and weights to 16 bits; and the part of it that is neither of S nor
+  // of folds.
   std::vector<double> byte_tolerance, word_tolerance;
   // What splitting the features of a fold into two bf16 (docs/numerics.md) may add.
   std::vector<double> split_tolerance;
@@ -61,8 +62,8 @@ struct ByteScales {
 };
 
 // The variances of S [features, d] that folds bring which round the features of a block's tokens,
-// times the scales of the tokens' values, to 16 bits: an integer of a value times half a step of the
-// feature's largest product in the block, uniform.
+// times the scales of the tokens' values, to 16 bits: an integer of a value times half a step of
+// the feature's largest product in the block, uniform.
 struct FoldRoundings {
   std::vector<double> variances;
   std::vector<double> steps;  // of the features, in this block
@@ -151,8 +152,8 @@ inline const float* CoefficientsOf(const AttentionSpec& spec, const AttentionRow
   return rows.coefficients.empty() ? nullptr : &rows.coefficients[head * (spec.power + 1)];
 }
 
-// G of each token and kv head [tokens, kv heads], in two parts: the float32 sum over the tokens of its
-// block, and the exact sum of the earlier blocks' last ones. Zero without a decay gate.
+// G of each token and kv head [tokens, kv heads], in two parts: the float32 sum over the tokens of
+// its block, and the exact sum of the earlier blocks' last ones. Zero without a decay gate.
 struct DecaySums {
   std::vector<float> in_block;
   std::vector<double> before;
@@ -186,8 +187,8 @@ inline double NearestF16(double x) {
   return std::clamp(std::nearbyint(x / step) * step, -65504.0, 65504.0);
 }
 
-// The rows as a KV cache keeps them: float16, or multiples of a scale for each row and head that is the
-// 127th part of the largest element to 16 significant bits.
+// The rows as a KV cache keeps them: float16, or multiples of a scale for each row and head that is
+// the 127th part of the largest element to 16 significant bits.
 inline void RoundForKvCache(const AttentionSpec& spec, std::vector<float>* rows) {
   for (size_t i = 0; i < rows->size(); i += spec.head_dim) {
     float* x = &(*rows)[i];
@@ -220,8 +221,8 @@ inline AttentionRows RowsAsKept(const AttentionSpec& spec, AttentionRows rows) {
   return rows;
 }
 
-// The rows as queries and, values, folds read them from the block buffer: under kQ8 values, and near
-// keys of mixed kinds, as 8-bit integers (kernels/state_bytes.h).
+// The rows as queries and, values, folds read them from the block buffer: under kQ8 values, and
+// near keys of mixed kinds, as 8-bit integers (kernels/state_bytes.h).
 inline AttentionRows RowsAsRead(const AttentionSpec& spec, AttentionRows rows) {
   const auto quantize = [](std::vector<float>* values, int width) {
     for (size_t i = 0; i < values->size(); i += width) {
@@ -241,7 +242,8 @@ inline AttentionRows RowsAsRead(const AttentionSpec& spec, AttentionRows rows) {
 inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRows& given,
                                     int tokens) {
   const AttentionRows rows = RowsAsKept(spec, given), read_rows = RowsAsRead(spec, rows);
-  // Of the tokens that have left a window, whose values are kept, then folded as in a recurrent kind.
+  // Of the tokens that have left a window, whose values are kept, then folded as in a recurrent
+  // kind.
   const bool far_window = spec.far_part();
   const AttentionSpec far_spec = far_window ? spec.FarPart() : spec;
   const AttentionRows far_rows =
@@ -380,8 +382,8 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
             steps[i] += Square(read_rows.v[(s * kv_heads + kv) * d + i] * 127 / top_value) / 12;
           }
         }
-        // A feature of a folded token is off by up to 2^-16 of it, uniform: a variance of a third of
-        // the square. The feature (i, j) is also (j, i): errors of two add up as one.
+        // A feature of a folded token is off by up to 2^-16 of it, uniform: a variance of a third
+        // of the square. The feature (i, j) is also (j, i): errors of two add up as one.
         const double split = in_block        ? 0
                              : of.sketched() ? 2 * Square(left * term_squares)
                                              : Square(left) * term_squares;

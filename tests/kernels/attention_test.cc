@@ -79,8 +79,8 @@ TEST_P(AttentionTest, IsItsDefinition) {
   }
 }
 
-// The same with groups of queries, and the bits of as many heads of keys and values as of queries, of
-// which those of a group are equal.
+// The same with groups of queries, and the bits of as many heads of keys and values as of queries,
+// of which those of a group are equal.
 TEST_P(AttentionTest, GroupedQueriesReadTheirKvHead) {
   const auto backend = NewBackend(2);
   Random random(7);
@@ -117,8 +117,8 @@ TEST_P(AttentionTest, GroupedQueriesReadTheirKvHead) {
   }
 }
 
-// Grouped heads of 128 with a gate, as Brumby and PowerCoder have, and any constant in the denominator. Few
-// heads and tokens: the oracle takes a second for ten.
+// Grouped heads of 128 with a gate, as Brumby and PowerCoder have, and any constant in the
+// denominator. Few heads and tokens: the oracle takes a second for ten.
 TEST_P(AttentionTest, HeadsOf128WithAnyConstant) {
   const auto backend = NewBackend(2);
   Random random(11);
@@ -148,8 +148,8 @@ TEST_P(AttentionTest, WindowsAreTheirDefinition) {
   }
 }
 
-// Windows with a far part: of weights like those of the window, far smaller and far larger ones, beside
-// scores of any sign and size.
+// Windows with a far part: of weights like those of the window, far smaller and far larger ones,
+// beside scores of any sign and size.
 TEST_P(AttentionTest, FarPartsOfWindowsAreTheirDefinition) {
   const auto backend = NewBackend(2);
   Random random(21);
@@ -169,9 +169,9 @@ TEST_P(AttentionTest, FarPartsOfWindowsAreTheirDefinition) {
   }
 }
 
-// Far weights of zero leave the window as it is without a far part, to the bit. So do scores that are so
-// large that the exponential of their difference to the far part's is zero; those far below it leave the
-// far part alone.
+// Far weights of zero leave the window as it is without a far part, to the bit. So do scores that
+// are so large that the exponential of their difference to the far part's is zero; those far below
+// it leave the far part alone.
 TEST_P(AttentionTest, FarPartsBesideWindowsOfOtherSize) {
   const auto backend = NewBackend(2);
   Random random(22);
@@ -327,9 +327,9 @@ std::vector<AttentionSpec> IntegerSpecs() {
   return specs;
 }
 
-// The copy is that of the reference, but for sums that lie so near the middle of two integers that the
-// rounding of folds decides. Besides those, what is left is the rounding of features, queries and
-// weights to 16 bits, and float32.
+// The copy is that of the reference, but for sums that lie so near the middle of two integers that
+// the rounding of folds decides. Besides those, what is left is the rounding of features, queries
+// and weights to 16 bits, and float32.
 TEST_P(AttentionTest, ReadsTheCopyOfTheState) {
   if (GetParam() == "reference") GTEST_SKIP() << "the expectation is the reference's";
   const auto backend = NewBackend(1);

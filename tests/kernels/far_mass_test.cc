@@ -1,5 +1,5 @@
-// Far masses of every backend against the definition in float64. If the values of the tokens before a
-// block are 1 and those from it on are 0, the outputs of its queries are their far masses.
+// Far masses of every backend against the definition in float64. If the values of the tokens before
+// a block are 1 and those from it on are 0, the outputs of its queries are their far masses.
 #include <algorithm>
 #include <cmath>
 #include <vector>

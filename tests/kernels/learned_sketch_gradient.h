@@ -207,8 +207,8 @@ inline SketchResult ExactSketch(const SketchProblem& problem) {
   return SketchDefinition<ExactOperands>(problem, {}).Run();
 }
 
-// The root of the mean squared difference from `exact` of every element, over runs whose roundings are
-// drawn.
+// The root of the mean squared difference from `exact` of every element, over runs whose roundings
+// are drawn.
 inline SketchResult SketchDeviations(const SketchProblem& problem, const SketchResult& exact,
                                      int runs) {
   SketchResult squares = exact;

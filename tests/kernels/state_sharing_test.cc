@@ -1,4 +1,5 @@
-// Copies of a state share its blocks of tokens, which changes neither: against whole copies, and by bytes.
+// Copies of a state share its blocks of tokens, which changes neither: against whole copies, and by
+// bytes.
 #include <algorithm>
 #include <map>
 #include <memory>

@@ -330,8 +330,8 @@ TEST_P(StateTest, ResetIsANewState) {
   }
 }
 
-// A state that was reset is cleared by parts, by a copy, by a load or by its first use, with the bits of a
-// new one. What a sequence has used is not cleared again.
+// A state that was reset is cleared by parts, by a copy, by a load or by its first use, with the
+// bits of a new one. What a sequence has used is not cleared again.
 TEST_P(StateTest, AStateThatWasResetIsClearedLater) {
   const auto backend = NewBackend(1);
   Random random(16);
@@ -444,8 +444,8 @@ TEST_P(StateTest, WindowsAreBounded) {
   }
 }
 
-// Values are saved as float32: a state of one format is loaded under another one, whose cache then holds
-// what it would hold of the tokens themselves.
+// Values are saved as float32: a state of one format is loaded under another one, whose cache then
+// holds what it would hold of the tokens themselves.
 TEST_P(StateTest, CachesAreLoadedUnderOtherFormats) {
   const auto backend = NewBackend(1);
   Random random(18);

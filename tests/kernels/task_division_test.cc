@@ -1,6 +1,6 @@
-// How the ops of a layer divide their work: the number of tasks of each op for 8, 32 and 64 threads,
-// in the shape of the 110M model, and the same bits whatever the division. (Attention's bits:
-// attention_determinism_test.cc.)
+// How the ops of a layer divide their work: the number of tasks of each op for 8, 32 and 64
+// threads, in the shape of the 110M model, and the same bits whatever the division. (Attention's
+// bits: attention_determinism_test.cc.)
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -100,8 +100,8 @@ class TaskCountTest : public ::testing::TestWithParam<int> {
     return backend_->PackMatrix(w.matrix(), false, type);
   }
 
-  // Loops of the attention of segments of `rows` tokens, each after `position` tokens. copies: of the first
-  // state.
+  // Loops of the attention of segments of `rows` tokens, each after `position` tokens. copies: of
+  // the first state.
   std::vector<int64_t> CountAttention(const AttentionSpec& spec, int position,
                                       const std::vector<int>& rows, bool copies = false) {
     constexpr int64_t kStepRows = 1024;
@@ -261,8 +261,8 @@ TEST_P(FewThreadsTest, APromptBesideDecodingSequencesIsNotOneTask) {
   EXPECT_EQ(CountAttention(spec, 300, {1, 1, 1, kRows}), std::vector<int64_t>{7});
 }
 
-// Three sequences keep their heads whole. If they share the blocks of four spans, these are computed for all
-// three, and the sums of each head are joined in a loop of their own.
+// Three sequences keep their heads whole. If they share the blocks of four spans, these are
+// computed for all three, and the sums of each head are joined in a loop of their own.
 TEST_P(FewThreadsTest, SpansOfSharedBlocksAreComputedOnce) {
   const AttentionSpec spec = LayerSpec(AttentionKind::kSoftmax, StateFormat::kF32);
   EXPECT_EQ(CountAttention(spec, 1024, {1, 1, 1}).size(), 1u);

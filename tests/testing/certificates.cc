@@ -16,9 +16,9 @@
 namespace polysketch::testing {
 namespace {
 
-// Before any other use of OpenSSL. OpenSSL frees the error queue of a thread when the thread ends, but
-// after its own handler of exit it no longer does, and gRPC has threads that end later: LeakSanitizer
-// would report them.
+// Before any other use of OpenSSL. OpenSSL frees the error queue of a thread when the thread ends,
+// but after its own handler of exit it no longer does, and gRPC has threads that end later:
+// LeakSanitizer would report them.
 [[maybe_unused]] const int kOpensslWithoutExitHandler =
     OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 

@@ -20,8 +20,8 @@ class CertificateFolder {
   CertificateFolder(const CertificateFolder&) = delete;
   CertificateFolder& operator=(const CertificateFolder&) = delete;
 
-  // Makes NAME.pem, a certificate for the address 127.0.0.1, and NAME.key. The files are replaced if
-  // they exist.
+  // Makes NAME.pem, a certificate for the address 127.0.0.1, and NAME.key. The files are replaced
+  // if they exist.
   void Make(const std::string& name, const CertificateOptions& options = {});
   // Makes the authorities "ca" and "other", and for each AUTHORITY-server and AUTHORITY-client.
   void MakeUsual();

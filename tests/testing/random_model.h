@@ -15,8 +15,8 @@ namespace polysketch::testing {
 // (degree 2), 12 features.
 ModelConfig TinyConfig(AttentionKind kind);
 // The names of small models, for parameters of tests: every kind, then every recurrent kind with a
-// decay gate ("linear_gated"), one kind without sinusoidal positions, and mixtures: "mixture" has full,
-// window, sketched, gated and polynomial layers, "mixture_of_windows" no layer that grows.
+// decay gate ("linear_gated"), one kind without sinusoidal positions, and mixtures: "mixture" has
+// full, window, sketched, gated and polynomial layers, "mixture_of_windows" no layer that grows.
 std::vector<std::string> TinyModelNames();
 ModelConfig TinyConfig(const std::string& name);
 // Whether a layer is of a recurrent kind, whose states have formats.

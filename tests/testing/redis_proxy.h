@@ -1,5 +1,5 @@
-// A connection to a Redis server that is slow, hangs, drips, breaks or says more than it was asked, for
-// tests.
+// A connection to a Redis server that is slow, hangs, drips, breaks or says more than it was asked,
+// for tests.
 #pragma once
 
 #include <arpa/inet.h>

@@ -16,9 +16,9 @@
 
 namespace polysketch::testing {
 
-// Accepts one connection and answers its pipelines with the given bytes, one after the other, and with
-// the reply to the PING at their ends. Then it reads and says nothing, as a server that hangs; with
-// `refuses_more` it refuses another connection at once.
+// Accepts one connection and answers its pipelines with the given bytes, one after the other, and
+// with the reply to the PING at their ends. Then it reads and says nothing, as a server that hangs;
+// with `refuses_more` it refuses another connection at once.
 class ScriptedRedis {
  public:
   explicit ScriptedRedis(std::vector<std::string> answers, bool refuses_more = false)

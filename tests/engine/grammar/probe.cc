@@ -1,11 +1,11 @@
 // grammar-probe: tells which texts a grammar accepts, and samples texts from it.
 // differential_test.py drives it, a JSON object a line:
 //
-//   {"kind": "regex", "text": "a+", "compact": false, "texts": ["aa", "b"], "samples": 2, "seed": 1}
-//   {"accepts": [true, false], "samples": ["aaa", "a"]}
+//   {"kind": "regex", "text": "a+", "compact": false, "texts": ["aa", "b"], "samples": 2, "seed":
+//   1} {"accepts": [true, false], "samples": ["aaa", "a"]}
 //
-// `kind`: json, json_schema, regex, ebnf, structural_tag. A source that is refused gets {"error": MESSAGE}. The
-// grammars are those of polysketch-grammar-host, over a vocabulary of single bytes.
+// `kind`: json, json_schema, regex, ebnf, structural_tag. A source that is refused gets {"error":
+// MESSAGE}. The grammars are those of polysketch-grammar-host, over a vocabulary of single bytes.
 #include <algorithm>
 #include <cstdio>
 #include <exception>

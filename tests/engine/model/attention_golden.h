@@ -215,8 +215,8 @@ inline void ExpectDecayGate(Backend& backend) {
 // values are of order one.
 inline constexpr double kDefinitionTolerance = 1e-5;
 
-// The rows that a model of kind affine_square makes of the normed ones of a recording of degree 1, by
-// the op: c + f q'.k' with the terms (c, f) of each head.
+// The rows that a model of kind affine_square makes of the normed ones of a recording of degree 1,
+// by the op: c + f q'.k' with the terms (c, f) of each head.
 inline AttentionRows AffineRows(Backend& backend, const AttentionSpec& spec,
                                 const AttentionRows& rows) {
   const int heads = spec.heads, d = spec.head_dim;

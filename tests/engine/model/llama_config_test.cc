@@ -146,8 +146,8 @@ TEST(LlamaConfigTest, ThetasOfBothSpellings) {
                                    {{"rope_theta", 100}, {"rope_type", "linear"}, {"factor", 4}}}}))
                 .frame.rope_thetas,
             linear);
-  // Turns within 64 tokens: 10.2, 3.2, 1.02 and 0.3. More than 4 stay, fewer than 1 are slowed 8 times,
-  // those between by their share.
+  // Turns within 64 tokens: 10.2, 3.2, 1.02 and 0.3. More than 4 stay, fewer than 1 are slowed 8
+  // times, those between by their share.
   const json llama3 = {{"rope_type", "llama3"},
                        {"factor", 8.0},
                        {"low_freq_factor", 1.0},
@@ -364,8 +364,9 @@ TEST(LlamaConfigTest, PowerCoder3B) {
   EXPECT_FALSE(plain.qkv_bias || plain.out_bias || plain.mlp_bias);
 }
 
-// The sums of a head of 128: 136 tiles of 8 x 8 products, 8,704 in place of the 8,256 that differ, each with
-// 128 values and a normaliser. Keys, values and gates of a block of 128 tokens are beside them.
+// The sums of a head of 128: 136 tiles of 8 x 8 products, 8,704 in place of the 8,256 that differ,
+// each with 128 values and a normaliser. Keys, values and gates of a block of 128 tokens are beside
+// them.
 TEST(LlamaConfigTest, StateBytesOfPublishedShapes) {
   const auto backend = NewCpuBackend(1).value();
   const auto head_bytes = [](int64_t value_width) {

@@ -1,8 +1,8 @@
-// logits-probe FOLDER BACKEND WEIGHTS PARTS: computes the logits of the tokens on standard input (int32),
-// and writes them to standard output (float32 [tokens, vocabulary]).
+// logits-probe FOLDER BACKEND WEIGHTS PARTS: computes the logits of the tokens on standard input
+// (int32), and writes them to standard output (float32 [tokens, vocabulary]).
 //
-// BACKEND: reference, or an instruction set of the cpu backend. WEIGHTS: f32, bf16, f16, q8 or q4. PARTS:
-// the tokens of each step, as "7,1,20"; the last part is repeated.
+// BACKEND: reference, or an instruction set of the cpu backend. WEIGHTS: f32, bf16, f16, q8 or q4.
+// PARTS: the tokens of each step, as "7,1,20"; the last part is repeated.
 #include <cstdint>
 #include <cstdio>
 #include <memory>

@@ -13,8 +13,8 @@
 
 namespace polysketch::testing {
 
-// The logits of a random model of `config`, a recurrent kind, for any split of a sequence, are those
-// of the model of kind `cached` with the same tensors.
+// The logits of a random model of `config`, a recurrent kind, for any split of a sequence, are
+// those of the model of kind `cached` with the same tensors.
 inline void ExpectLogitsOfTheCachedKind(ModelConfig config, AttentionKind cached,
                                         Backend* backend) {
   constexpr int kTokens = 50;  // six blocks and a part

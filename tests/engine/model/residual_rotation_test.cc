@@ -23,8 +23,8 @@ std::vector<float> MatrixOf(const ResidualRotation& rotation) {
   return matrix;
 }
 
-// The largest element of the matrix of each prime factor is 1 / sqrt(2), or the larger one of 1 - 2/p and
-// 2/p; R's is their product.
+// The largest element of the matrix of each prime factor is 1 / sqrt(2), or the larger one of 1 -
+// 2/p and 2/p; R's is their product.
 double LargestElement(int width) {
   double largest = 1;
   for (int p = 2; width > 1; ++p) {
@@ -110,9 +110,9 @@ TEST(ResidualRotationTest, ConjugatesADiagonal) {
   }
 }
 
-// A channel of 100 beside others of order one: a step is 100 / 127. The rotation makes its share of any element at
-// most 100 * 0.056 (LargestElement), to which the others add some 4: the step is a tenth, its square a
-// hundredth.
+// A channel of 100 beside others of order one: a step is 100 / 127. The rotation makes its share of
+// any element at most 100 * 0.056 (LargestElement), to which the others add some 4: the step is a
+// tenth, its square a hundredth.
 TEST(ResidualRotationTest, RowsWithAnOutlierKeepTheirOtherChannels) {
   constexpr int kWidth = 576;
   const ResidualRotation rotation(kWidth);
@@ -134,7 +134,8 @@ TEST(ResidualRotationTest, RowsWithAnOutlierKeepTheirOtherChannels) {
   EXPECT_LT(error(rotated), error(plain) / 36);
 }
 
-// The hash is that of a program in Python (mt19937_64 as the C++ standard defines it, a Kronecker product in numpy).
+// The hash is that of a program in Python (mt19937_64 as the C++ standard defines it, a Kronecker
+// product in numpy).
 TEST(ResidualRotationTest, SameBitsEverywhere) {
   std::vector<float> row(24);
   for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(i * i) - 100;

@@ -1,5 +1,5 @@
-// The prefix cache with real models of every kind, and mixtures of them: what is found, and that the output
-// is that of a cold run, bit for bit.
+// The prefix cache with real models of every kind, and mixtures of them: what is found, and that
+// the output is that of a cold run, bit for bit.
 #include <algorithm>
 #include <filesystem>
 #include <memory>

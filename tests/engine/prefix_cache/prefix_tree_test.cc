@@ -201,8 +201,8 @@ TEST(PrefixTreeTest, TheLimitChangesMeanwhile) {
   EXPECT_GT(cache.stats().hit_tokens, 1000);
 }
 
-// A cache whose memory suffices finds as much as a search through all states, and states of the kind that
-// was asked for.
+// A cache whose memory suffices finds as much as a search through all states, and states of the
+// kind that was asked for.
 TEST(PrefixTreeTest, TheCacheBesideAList) {
   struct Stored {
     std::string salt;

@@ -117,8 +117,8 @@ TEST(StopMatcherTest, RandomCases) {
   }
 }
 
-// With min_tokens: stop strings that end in the first pieces do not count, those that only begin there do.
-// The matcher is made again from what it holds after each piece.
+// With min_tokens: stop strings that end in the first pieces do not count, those that only begin
+// there do. The matcher is made again from what it holds after each piece.
 TEST(StopMatcherTest, StopsThatEndEarlyDoNotCount) {
   Random random(2);
   int matched = 0;

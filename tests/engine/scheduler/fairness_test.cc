@@ -375,8 +375,8 @@ TEST_F(FairnessTest, LongScoresLeavePreemptedMemoryForOthers) {
   }
 }
 
-// Six clients whose states do not fit all: by default their sequences take turns, and what does not fit
-// preempted memory is computed again. With reserved memory every sequence goes on to its end.
+// Six clients whose states do not fit all: by default their sequences take turns, and what does not
+// fit preempted memory is computed again. With reserved memory every sequence goes on to its end.
 TEST_F(FairnessTest, ReservedMemoryIsTakenByNoOtherSequence) {
   for (const KvAdmission admission : {KvAdmission::kPreempt, KvAdmission::kReserve}) {
     Start({.max_sequences = 16,

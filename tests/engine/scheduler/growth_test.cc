@@ -1,5 +1,5 @@
-// Memory that is charged as KV caches grow: which sequences run, which one is preempted where memory is
-// full, and that what they return does not depend on it.
+// Memory that is charged as KV caches grow: which sequences run, which one is preempted where
+// memory is full, and that what they return does not depend on it.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -126,7 +126,8 @@ TEST_F(GrowthTest, ASequenceIsAdmittedWithWhatIsKnown) {
   EXPECT_EQ(clients_[1].got.tokens.size(), 60u);
 }
 
-// Ten sequences that need all memory each: the first one goes on in every step, and so does the next after it.
+// Ten sequences that need all memory each: the first one goes on in every step, and so does the
+// next after it.
 TEST_F(GrowthTest, AHundredPreemptionsChangeNothing) {
   std::map<int, Collected> alone;
   for (int first = 2; first < 12; ++first) alone[first] = Alone(Request(5, "", first), 90);
@@ -171,8 +172,8 @@ TEST_F(GrowthTest, AHigherPriorityGrowsFirst) {
   RunAll();
 }
 
-// Forks wait for a state that holds memory which a running sequence needs. It is dropped, and each fork
-// processes the prompt.
+// Forks wait for a state that holds memory which a running sequence needs. It is dropped, and each
+// fork processes the prompt.
 TEST_F(GrowthTest, AStateThatForksWaitForIsDropped) {
   GenerateRequest choices = Request(30, "choices");
   choices.params.n = choices.params.best_of = 3;
@@ -201,7 +202,8 @@ TEST_F(GrowthTest, ScoresTakeTurns) {
   for (const Client& client : clients_) EXPECT_EQ(client.got.scores.size(), 89u);
 }
 
-// The tokens of a long score are gone, so that its state cannot be dropped. What it leaves no room for waits.
+// The tokens of a long score are gone, so that its state cannot be dropped. What it leaves no room
+// for waits.
 TEST_F(GrowthTest, ALongScoreEndsNoOther) {
   Start({.max_sequences = 4, .slot_memory = 191'000, .preempted_memory = 1000});
   const size_t score = Score(19'000, "a");

@@ -328,8 +328,9 @@ TEST_F(SchedulerTest, DecodingGoesOnBesideALongPrompt) {
   EXPECT_EQ(model_->largest_step, 32);
 }
 
-// A stream beside a long prompt, and beside a turn of a long session: a token of a prompt costs 500 us, and
-// 2 us for each token before it, so that one after 3,000 takes as long as thirteen first ones.
+// A stream beside a long prompt, and beside a turn of a long session: a token of a prompt costs 500
+// us, and 2 us for each token before it, so that one after 3,000 takes as long as thirteen first
+// ones.
 TEST_F(SchedulerTest, DeepPromptsKeepTheBudgetFromTheirFirstStep) {
   const SchedulerOptions options{.max_sequences = 4, .slot_memory = 1000000, .step_budget = 25ms};
   Start(options, /*growing=*/true);
@@ -438,8 +439,8 @@ TEST_F(SchedulerTest, LoadingAStateHoldsNobodyUp) {
   scheduler_->EndAll(FinishReason::kCancelled, Unavailable("the test is over"));
 }
 
-// The state of a sequence that ends with a snapshot is saved in the same way: that of a session, and
-// of a migrated completion with a slot or without.
+// The state of a sequence that ends with a snapshot is saved in the same way: that of a session,
+// and of a migrated completion with a slot or without.
 TEST_F(SchedulerTest, SavingAStateHoldsNobodyUp) {
   Start({.max_sequences = 3, .slot_memory = 1000, .preempted_memory = 100, .step_budget = 10ms});
   const int parts = FakeState(&model_->live_states).parts();

@@ -155,7 +155,8 @@ TEST(StepBudgetTest, FollowsAMachineThatChanges) {
   EXPECT_PRED2(between, run(400), 250);
 }
 
-// A token costs 500 us and, for each key that it reads, 200 ns: thirteen times as much after 30,000.
+// A token costs 500 us and, for each key that it reads, 200 ns: thirteen times as much after
+// 30,000.
 struct DeepMachine : Machine {
   nanoseconds TimeOf(std::span<const StepBudget::Chunk> chunks) {
     nanoseconds time = Time(1, 0);
@@ -175,8 +176,9 @@ TEST(StepBudgetTest, ADeepPromptKeepsTheBudgetFromItsFirstStep) {
     budget.OnStep(1, std::span(&chunk, 1), 0, machine.TimeOf(std::span(&chunk, 1)));
   }
   EXPECT_GT(PromptTokens(budget, 1, 0ns, 100), 20);
-  // A session of 30,000 tokens gets a turn: no step of it had been seen. The minimum of tokens, which
-  // is a bound that is known without measurements, takes the budget; two are enough to learn it.
+  // A session of 30,000 tokens gets a turn: no step of it had been seen. The minimum of tokens,
+  // which is a bound that is known without measurements, takes the budget; two are enough to learn
+  // it.
   for (int i = 0; i < 20; ++i) {
     const StepBudget::Chunk chunk{PromptTokens(budget, 1, 0ns, 30000), 30000};
     const nanoseconds time = machine.TimeOf(std::span(&chunk, 1));
@@ -187,7 +189,8 @@ TEST(StepBudgetTest, ADeepPromptKeepsTheBudgetFromItsFirstStep) {
   EXPECT_GT(PromptTokens(budget, 1, 0ns, 100), 20);
 }
 
-// A prompt that grows from nothing to 30,000 tokens: no step exceeds the budget, most of which is used.
+// A prompt that grows from nothing to 30,000 tokens: no step exceeds the budget, most of which is
+// used.
 TEST(StepBudgetTest, CostsFollowAPromptThatGrows) {
   DeepMachine machine{{.base = 3ms, .row = 1ms, .token = 100us}};
   StepBudget budget(25ms);

@@ -95,7 +95,8 @@ class TimedStore : public StateStore {
   std::map<std::pair<std::string, std::string>, Value> values;
   milliseconds now{0};
   int64_t written = 0;
-  // The operation after which none has an effect any more, as after the end of a process, counted from 1; 0: none.
+  // The operation after which none has an effect any more, as after the end of a process, counted
+  // from 1; 0: none.
   int fails_from = 0;
   bool once_made = false;  // that operation is made, and its answer is lost
   int operations = 0;
@@ -134,8 +135,8 @@ AttentionSpec Spec(AttentionKind kind, int heads, int block) {
   return spec;
 }
 
-// A sequence of a model on the cpu backend, as a session has it after each turn: caches that grow, and random
-// values of all else.
+// A sequence of a model on the cpu backend, as a session has it after each turn: caches that grow,
+// and random values of all else.
 class Conversation {
  public:
   Conversation(Backend* backend, const Layers& layers, uint64_t seed)
@@ -347,7 +348,8 @@ TEST_F(StoredBlocksTest, ATurnReadsItsStateOnce) {
   write(*other.Turn(90), 2);
 }
 
-// A process that has read a session, and one that has other memory of it, write what is new as well.
+// A process that has read a session, and one that has other memory of it, write what is new as
+// well.
 TEST_F(StoredBlocksTest, OtherProcessesGoOn) {
   Conversation conversation(backend_.get(), layers_, 2);
   const auto a = NewTable(), b = NewTable();
@@ -395,8 +397,8 @@ TEST_F(StoredBlocksTest, AListingTellsTheBytesOfBlocks) {
   EXPECT_EQ(listing->sessions[0].bytes, bytes);
 }
 
-// The process ends in the middle of a turn, at any operation of the store, made or not: the session is the one
-// before the turn or the one after it, whole.
+// The process ends in the middle of a turn, at any operation of the store, made or not: the session
+// is the one before the turn or the one after it, whole.
 TEST_F(StoredBlocksTest, ATurnIsStoredOrNot) {
   int before = 0, after = 0;
   for (const bool once_made : {false, true}) {
@@ -481,7 +483,8 @@ TEST_F(StoredBlocksTest, BlocksLiveAsLongAsTheirSession) {
       ASSERT_TRUE(Commit(table, id, last).ok()) << step;
     } else {  // read only
       ASSERT_TRUE(table->Acquire(kUser, id, last->tokens()).ok()) << step;
-      // Without a change a process that has the session renews its record, and one that reads it does not.
+      // Without a change a process that has the session renews its record, and one that reads it
+      // does not.
       ASSERT_TRUE(table->Acquire(kUser, id, last->tokens()).ok()) << step;
     }
     ExpectStored(id, *last);
@@ -490,7 +493,8 @@ TEST_F(StoredBlocksTest, BlocksLiveAsLongAsTheirSession) {
   EXPECT_TRUE(store_.Keys("").empty());
 }
 
-// Another replica deletes a session during a turn, with its blocks, or writes it: the turn does not rely on them.
+// Another replica deletes a session during a turn, with its blocks, or writes it: the turn does not
+// rely on them.
 TEST_F(StoredBlocksTest, ATurnBesideAnotherReplica) {
   for (const bool deletes : {true, false}) {
     Conversation conversation(backend_.get(), layers_, 9);

@@ -65,7 +65,8 @@ Simulation::Simulation(uint64_t seed, const SimulatedRequests* requests)
   const size_t memory = growing ? static_cast<size_t>(random_.Int(7000, 20000))
                                 : static_cast<size_t>(random_.Int(2, slots + 2)) * 100;
   const auto budget = random_.Uniform() < 0.7 ? std::chrono::microseconds(3000) : 0us;
-  // Often less than is needed, so that states are dropped. A state of the model has at least 100 bytes.
+  // Often less than is needed, so that states are dropped. A state of the model has at least 100
+  // bytes.
   const size_t preempted = random_.Uniform() < 0.4
                                ? static_cast<size_t>(random_.Int(0, 2)) * (growing ? 3000 : 100)
                                : memory;

@@ -368,7 +368,8 @@ TEST(SnapshotFile, TheSizeOfAStateIsThatOfAGoodHeader) {
     EXPECT_EQ(DecodedStateBytes(std::string_view(good).substr(0, size)), 0);
 }
 
-// A state that is saved as a copy, whose blocks others hold too, has the file of the same state as bytes.
+// A state that is saved as a copy, whose blocks others hold too, has the file of the same state as
+// bytes.
 TEST(SnapshotFile, CopiesHaveTheBytesOfTheirValues) {
   const auto backend = NewCpuBackend(1).value();
   Random random(4);

@@ -1,6 +1,6 @@
-// The order in which the directory store makes an entry durable, and what is there after a write that
-// was refused. fsync, renameat and unlinkat are this program's: they record the call, and make it, or
-// fail before or after they have made it.
+// The order in which the directory store makes an entry durable, and what is there after a write
+// that was refused. fsync, renameat and unlinkat are this program's: they record the call, and make
+// it, or fail before or after they have made it.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -177,8 +177,8 @@ class RefusedWrites : public ::testing::Test {
     fault = std::move(next);
     counted = 0;
   }
-  // Runs `change` with the fault: it is made, or refused and not made, or its outcome is unknown; the
-  // server sees what the replica sees.
+  // Runs `change` with the fault: it is made, or refused and not made, or its outcome is unknown;
+  // the server sees what the replica sees.
   void Check(const Fault& one, const std::function<Status()>& change) {
     SCOPED_TRACE(one.call + " " + std::to_string(one.at) + (one.once_made ? " once made" : "") +
                  (one.all_after ? " and after" : ""));

@@ -1,4 +1,5 @@
-// Saved states with blocks of tokens that they share, which take no memory: for tests of what is counted.
+// Saved states with blocks of tokens that they share, which take no memory: for tests of what is
+// counted.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ class BlockStates {
  public:
   explicit BlockStates(size_t block_bytes) : block_bytes_(block_bytes) {}
 
-  // A state of `tokens` tokens with the first `shared` blocks of `from` (null: none) and new ones, of
-  // `blocks` in all.
+  // A state of `tokens` tokens with the first `shared` blocks of `from` (null: none) and new ones,
+  // of `blocks` in all.
   std::shared_ptr<const SavedState> Make(int64_t tokens, const SavedState* from, size_t shared,
                                          size_t blocks, size_t own) {
     auto state = std::make_shared<SavedState>();

@@ -31,7 +31,8 @@ inline constexpr int kFakeEos = 1;
 inline constexpr int64_t kFakeBlock = 8;
 
 // The state is a hash of all tokens; a hidden row is that hash, in exact floats. `whole`: it can be
-// truncated to any token, as those of KV kinds; otherwise within a block, as those of recurrent kinds.
+// truncated to any token, as those of KV kinds; otherwise within a block, as those of recurrent
+// kinds.
 class FakeState : public SequenceState {
  public:
   explicit FakeState(std::atomic<int>* live, const std::function<void()>* on_copy = nullptr,

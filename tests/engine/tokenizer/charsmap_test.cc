@@ -21,8 +21,8 @@ uint32_t Node(uint32_t place, uint32_t base, uint32_t label, uint32_t leaf = 0) 
   return (place ^ base) << 10 | leaf | label;
 }
 
-// "A" becomes "x" and "AB" becomes "yz". The children of the root begin at 0, those of "A" at 256 and
-// those of "AB" at 128.
+// "A" becomes "x" and "AB" becomes "yz". The children of the root begin at 0, those of "A" at 256
+// and those of "AB" at 128.
 struct Rules {
   std::vector<uint32_t> units = std::vector<uint32_t>(kTrieUnits);
   std::string replacements = std::string("x\0yz\0", 5);

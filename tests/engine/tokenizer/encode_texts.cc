@@ -1,9 +1,10 @@
-// encode_texts TOKENIZER [MODE]: for each text of standard input, its ids and the text that they stream.
-// tokenizer_json_test.py compares them with those of Hugging Face's tokenizers. Modes: message, a text that is encoded whole
-// and in chunks, of which other ids end the program; template, which spells control pieces; control, the same, whose control
-// pieces are in the text.
+// encode_texts TOKENIZER [MODE]: for each text of standard input, its ids and the text that they
+// stream. tokenizer_json_test.py compares them with those of Hugging Face's tokenizers. Modes:
+// message, a text that is encoded whole and in chunks, of which other ids end the program;
+// template, which spells control pieces; control, the same, whose control pieces are in the text.
 //
-// Frames of both directions: a little-endian count of 32 bits, then bytes (a text), or ids of 32 bits.
+// Frames of both directions: a little-endian count of 32 bits, then bytes (a text), or ids of 32
+// bits.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -56,7 +56,8 @@ class TokenizerTest : public ::testing::Test {
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-// The post-processor of tokenizer.json puts BOS before a text; classes of transformers may leave it out.
+// The post-processor of tokenizer.json puts BOS before a text; classes of transformers may leave it
+// out.
 TEST(TokenizerJson, BeginsWithBos) {
   const testing::TemporaryFolder folder;
   std::filesystem::copy(testing::SourceDir() / "models/demo/tokenizer.json", folder.path());

@@ -76,7 +76,8 @@ TEST_F(ControlGroups, Version1) {
   EXPECT_EQ(Memory(own, mounts), 402653184);
 }
 
-// A container sees the host's paths in /proc/self/cgroup, and its own group as the root of the mount.
+// A container sees the host's paths in /proc/self/cgroup, and its own group as the root of the
+// mount.
 TEST_F(ControlGroups, OfAContainer) {
   const std::string own = "0::/docker/0123/init\n";
   const std::string mounts = Mount("/docker/0123", "cgroup", "cgroup2");

@@ -210,8 +210,8 @@ TEST(ToolParser, CallsAreBounded) {
   EXPECT_EQ(Read(ToolForm::kPythonic, deep), "'" + deep + "'");
 }
 
-// What holds of any output: the events of a call are in order, arguments of a complete one are a JSON object,
-// and nothing is lost where there is no call.
+// What holds of any output: the events of a call are in order, arguments of a complete one are a
+// JSON object, and nothing is lost where there is no call.
 void CheckEvents(const ToolParsing& parsing, const std::string& text, const ToolEvents& events) {
   bool open = false, any = false;
   std::string arguments, shown;

@@ -85,8 +85,8 @@ TEST_F(ConvertTest, CacheOptions) {
   EXPECT_FALSE(ToCacheParams(options).ok());
 }
 
-// As vLLM: without a space and, if that is another sequence of as many tokens, with one. The tokens of the
-// fake tokenizer are bytes.
+// As vLLM: without a space and, if that is another sequence of as many tokens, with one. The tokens
+// of the fake tokenizer are bytes.
 TEST_F(ConvertTest, BadWordsAreSequencesOfTokens) {
   v1::CompleteRequest request;
   request.mutable_sampling()->add_bad_words(" \t ab");

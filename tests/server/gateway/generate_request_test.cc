@@ -1,4 +1,5 @@
-// GenerateRequest of vllm.grpc.engine as CompleteRequest: what a field becomes, and what is refused.
+// GenerateRequest of vllm.grpc.engine as CompleteRequest: what a field becomes, and what is
+// refused.
 #include "server/gateway/generate_request.h"
 
 #include <google/protobuf/text_format.h>

@@ -1,6 +1,6 @@
 // HTTP/2 rapid reset (CVE-2023-44487): a client that opens streams and resets them at once, as fast
-// as it can, with and without TLS. The server's memory must stay bounded and another client must not
-// notice.
+// as it can, with and without TLS. The server's memory must stay bounded and another client must
+// not notice.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <openssl/ssl.h>

@@ -1,5 +1,5 @@
-// A model of chats: the demo tokenizer and a template, for requests of the OpenAI API; and samples of grammars,
-// read as the output of a model is.
+// A model of chats: the demo tokenizer and a template, for requests of the OpenAI API; and samples
+// of grammars, read as the output of a model is.
 #pragma once
 
 #include <algorithm>

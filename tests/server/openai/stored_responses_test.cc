@@ -86,7 +86,8 @@ TEST(StoredResponses, Expire) {
   EXPECT_EQ(texts.stats().responses, 1);
 }
 
-// What a server that drains has written, other servers find: for the rest of its time, and for its tenant.
+// What a server that drains has written, other servers find: for the rest of its time, and for its
+// tenant.
 TEST(StoredResponses, AreInTheStoreAfterADrain) {
   const testing::TemporaryFolder folder;
   const auto store = *OpenStateStore("dir:" + folder.path().string());

@@ -109,7 +109,8 @@ TEST_F(Tools, ChoicesWithoutTools) {
             Job(WithTools())->common.prompt().SerializeAsString());
 }
 
-// A template that ignores tools gets them, calls and their results as text, and calls have the form json.
+// A template that ignores tools gets them, calls and their results as text, and calls have the form
+// json.
 class DescribedTools : public Tools {
  protected:
   static constexpr char kTurns[] =
@@ -297,7 +298,8 @@ class ToolGrammars : public testing::ChatGrammars {
     parser->Finish(&events);
     return events;
   }
-  // The calls of an output, whose arguments are valid under the schemas of kTools; its text is empty.
+  // The calls of an output, whose arguments are valid under the schemas of kTools; its text is
+  // empty.
   static int CheckCalls(const ToolEvents& events, const std::string& text) {
     int calls = 0;
     std::string name, arguments;

@@ -66,7 +66,8 @@ TEST_F(Truncation, DropsAsFewOfTheOldestTurnsAsMayBe) {
   EXPECT_EQ(Tokens(*Respond(R"(, "truncation": "disabled")", 11)), all);
 }
 
-// Templates that take neither tools nor messages of the system get the tools in the first message of the user.
+// Templates that take neither tools nor messages of the system get the tools in the first message
+// of the user.
 TEST_F(Truncation, KeepsTheDescriptionOfTools) {
   UseTemplate(
       "{%- if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"

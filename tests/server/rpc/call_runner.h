@@ -1,5 +1,6 @@
-// Runs calls of every RPC to their answers, without sockets: the handlers of the server, a router and an
-// engine with a small model, in this process. Used by tests and by the fuzz target `requests`.
+// Runs calls of every RPC to their answers, without sockets: the handlers of the server, a router
+// and an engine with a small model, in this process. Used by tests and by the fuzz target
+// `requests`.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -140,8 +141,8 @@ class RunnerCall final : public CallContext {
   std::deque<std::function<void()>> events_;  // guarded by mutex_
 };
 
-// An input of the fuzz target `requests`: the first byte selects the RPC. The rest is one message, or for an
-// RPC that takes a stream, messages with two bytes of length before each.
+// An input of the fuzz target `requests`: the first byte selects the RPC. The rest is one message,
+// or for an RPC that takes a stream, messages with two bytes of length before each.
 struct CallInput {
   std::string method;
   std::vector<std::string> messages;
@@ -249,8 +250,8 @@ class CallRunner {
     return methods;
   }
 
-  // Runs a call, and checks what every answer promises: messages of the type of the RPC, or an error that
-  // can be shown.
+  // Runs a call, and checks what every answer promises: messages of the type of the RPC, or an
+  // error that can be shown.
   Status Run(const std::string& method, const std::vector<std::string>& messages) {
     RunnerCall call(method, messages);
     call.Run(router_);
@@ -273,8 +274,9 @@ class CallRunner {
     }
     return status;
   }
-  // Runs an input of the fuzz target: as it is; a message of Complete as one of CompleteUnary too; and, of an
-  // RPC whose first message names a session, with one that exists. Then no session is left.
+  // Runs an input of the fuzz target: as it is; a message of Complete as one of CompleteUnary too;
+  // and, of an RPC whose first message names a session, with one that exists. Then no session is
+  // left.
   void RunInput(std::string_view bytes) {
     CallInput input = CallOfInput(bytes);
     (void)Run(input.method, input.messages);

@@ -1,5 +1,5 @@
-// What calls see of a store whose operations wait: those of one tenant leave threads for others, and
-// those of a store with deadlines end.
+// What calls see of a store whose operations wait: those of one tenant leave threads for others,
+// and those of a store with deadlines end.
 #include <condition_variable>
 #include <map>
 #include <mutex>
