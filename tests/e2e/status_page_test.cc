@@ -1,9 +1,7 @@
 // --http-listen beside gRPC: what tests/deploy/status_page_test.py says in a browser, here for the
 // sanitizers too.
-#include <signal.h>
 #include <unistd.h>
 
-#include <future>
 #include <nlohmann/json.hpp>
 
 #include "gtest/gtest.h"
@@ -186,22 +184,6 @@ TEST(StatusPage, ABrowserFindsAllThatItAsksFor) {
   const HttpAnswer icon = Http(server.http_address(), "/favicon.ico");
   EXPECT_EQ(icon.status, 200);
   EXPECT_NE(icon.head.find("Content-Type: image/svg+xml"), std::string::npos) << icon.head;
-}
-
-TEST(StatusPage, AShutdownCutsWhatDoesNotEndInTime) {
-  Server server({.flags = {"--http-listen", "127.0.0.1:0", "--drain-timeout", "300ms"}});
-  const nlohmann::json request = {{"prompt", kPrompt}, {"max_tokens", 1 << 20}, {"stream", true}};
-  auto endless = std::async(std::launch::async, [&] {
-    return Http(server.http_address(), "/v1/completions", request.dump());
-  });
-  ASSERT_TRUE(server.ComesToRun(1));
-  server.process().Signal(SIGTERM);
-  const std::string events = endless.get().body;
-  const size_t error = events.find("data: {\"error\":");
-  ASSERT_NE(error, std::string::npos) << events << server.process().StandardError();
-  EXPECT_NE(events.find("\"code\":\"UNAVAILABLE\"", error), std::string::npos)
-      << events.substr(error);
-  EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
 }
 
 TEST(StatusPage, AnAddressThatIsTakenEndsTheStart) {
