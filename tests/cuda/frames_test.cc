@@ -43,8 +43,7 @@ TEST_F(CudaFramesTest, LogitsOfTransformersHoweverTokensArrive) {
 // a random walk, of logits that are differences of large ones: below a tenth of the largest. A wrong head or
 // mask is off by its whole size.
 TEST_F(CudaFramesTest, Bf16LogitsAreClose) {
-  for (const std::string name :
-       {"llama", "qwen3_window_sinks", "smollm3_window", "powercoder", "brumby_small"}) {
+  for (const std::string name : {"qwen3_window_sinks", "brumby_small"}) {
     SCOPED_TRACE(name);
     const testing::FrameRecording recording(name);
     const auto model = Load(name, &cuda_->device(), DataType::kBf16, StateFormat::kBf16);
