@@ -20,7 +20,7 @@ from polysketch_training.linearize.texts import prefix_of
 BLOCK = 512  # tokens whose means count as independent
 FIRST = 2048  # tokens of a window that are the shallow ones
 GIB = 1 << 30
-PRODUCTS = ("hybrid",)  # of scripts/get-model
+PRODUCTS = ("hybrid", "polysketch")  # of scripts/get-model
 
 
 def pair(text):
@@ -39,7 +39,7 @@ def parse():
     parser.add_argument("--bin", type=pathlib.Path, default=harness.ROOT / "build/cpu/bin", help="folder of the programs")
     parser.add_argument("--teacher", type=pathlib.Path, default=harness.ROOT / "models/smollm2")
     parser.add_argument("--model", type=pair, action="append", metavar="NAME=FOLDER",
-                        help="default hybrid=models/smollm2-hybrid; repeatable")
+                        help="default hybrid=models/smollm2-hybrid and polysketch=models/smollm2-polysketch; repeatable")
     parser.add_argument("--text", type=pair, action="append", required=True, metavar="GENRE=FILE",
                         help="text that training did not see; recall prompts are made of the first; repeatable")
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="FOLDER")

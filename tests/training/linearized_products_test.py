@@ -12,12 +12,13 @@ from smollm2_test import FULL
 
 from polysketch_tools.adapter import Adapter
 from polysketch_training.linearize.decoder import FULL as FULL_LAYER
-from polysketch_training.linearize.decoder import WITH_SINKS, Decoder, load_tokenizer
+from polysketch_training.linearize.decoder import WITH_FAR, WITH_SINKS, Decoder, load_tokenizer
 from polysketch_training.linearize.texts import DEFAULT_TEXT
 
 # Name -> the types of its 30 layers, and how many layers are full.
 PRODUCTS = {
     "smollm2-hybrid": ({FULL_LAYER, WITH_SINKS}, 6),
+    "smollm2-polysketch": ({WITH_FAR}, 0),
 }
 TOKENS = 8192 if FULL else 1024
 BLOCK = 512  # positions whose logits are compared at a time

@@ -1,6 +1,7 @@
-"""SmolLM2 with 24 of its 30 layers as windows with sinks: by the server beside transformers with the same masks, and what a
-server promises of any model: chunks, batches, sessions, forks, snapshots, states, drafts, the prefix cache, preemptions and
-migrations between servers change no token. POLYSKETCH_TEST_FULL=1: 100 preemptions, otherwise 20."""
+"""SmolLM2 with 24 of its 30 layers as windows with sinks: by the server beside transformers with the same masks. Of it, and of
+models/smollm2-polysketch, all of whose layers have windows, what a server promises of any model: chunks, batches, sessions, forks,
+snapshots, states, drafts, the prefix cache, preemptions and migrations between servers change no token.
+POLYSKETCH_TEST_FULL=1: 100 preemptions, otherwise 20."""
 
 import json
 import os
@@ -31,7 +32,7 @@ WINDOWS = {
 }
 # As smollm2_test.py has it: sums in another order. Prompts are short, so that the angles of float32 do not matter.
 LOGPROB = 3e-4
-# Prompts are longer than a window, its blocks and the sinks: 3 x 64 + 96.
+# Prompts are longer than a window, its blocks and the sinks: 3 x 64 + 96, and 2 x 128 + 4.
 PROMPT, NEW = 400, 48
 PREEMPTIONS = 100 if os.environ.get("POLYSKETCH_TEST_FULL") == "1" else 20
 
@@ -73,42 +74,20 @@ class Server:
         return sum(map(float, values))
 
 
-@unittest.skipUnless((BIN / "polysketch-server").exists(), "polysketch-server is not built here")
-class SmolLm2MixtureTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        support.get_model("smollm2")
+class Promises:
+    """Of a test case with a folder."""
+
+    folder: pathlib.Path
+
+    def setUp(self):
         temporary = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(temporary.cleanup)
-        cls.temporary = pathlib.Path(temporary.name)
-        cls.folder = cls.temporary / "model"
-        cls.folder.mkdir()
-        for file in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-            (cls.folder / file).symlink_to(SMOLLM2 / file)
-        config = json.loads((SMOLLM2 / "config.json").read_text())
-        (cls.folder / "config.json").write_text(json.dumps(config | WINDOWS))
-        tokenizer = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
-        ids = tokenizer.encode((support.ROOT / "ARCHITECTURE.md").read_text())
-        cls.prompts = [ids[at : at + PROMPT] for at in range(0, 3 * PROMPT, PROMPT)]
+        self.addCleanup(temporary.cleanup)
+        self.temporary = pathlib.Path(temporary.name)
+        ids = transformers.AutoTokenizer.from_pretrained(SMOLLM2).encode((support.ROOT / "ARCHITECTURE.md").read_text())
+        self.prompts = [ids[at : at + PROMPT] for at in range(0, 3 * PROMPT, PROMPT)]
 
     def server(self, *flags: str) -> Server:
         return Server(self.folder, "--weights=q8", *flags)
-
-    def test_logprobs(self):
-        model = transformers.AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32, attn_implementation="eager").eval()
-        frame_models.with_sinks(model, WINDOWS, {})
-        ids = self.prompts[0] + self.prompts[1]
-        with Server(self.folder, "--weights=f32") as server:
-            body = {"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 0}
-            data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
-            request = urllib.request.Request(f"http://{server.ready['http']}/v1/completions", data, headers)
-            with urllib.request.urlopen(request, timeout=600) as answer:
-                served = json.load(answer)["choices"][0]["logprobs"]["token_logprobs"]
-        with torch.no_grad():
-            expected = model(torch.tensor([ids]), use_cache=False).logits[0].double().log_softmax(-1)
-        largest = max(abs(expected[at, ids[at + 1]].item() - served[at + 1]) for at in range(len(ids) - 1))
-        print(f"\nlog-probabilities of {len(ids)} tokens: at most {largest:.1e} apart", file=sys.stderr)
-        self.assertLess(largest, LOGPROB)
 
     def test_everything_gives_the_tokens_of_a_cold_run(self):
         first, second, third = self.prompts
@@ -186,6 +165,43 @@ class SmolLm2MixtureTest(unittest.TestCase):
             self.assertGreaterEqual(len(tokens), NEW // 3)
             rest = second.run("complete", "--resume", resume)["tokens"]
             self.assertEqual(tokens + rest, alone)
+
+
+@unittest.skipUnless((BIN / "polysketch-server").exists(), "polysketch-server is not built here")
+class MixtureTest(Promises, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        support.get_model("smollm2")
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = pathlib.Path(temporary.name)
+        for file in ("model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            (cls.folder / file).symlink_to(SMOLLM2 / file)
+        config = json.loads((SMOLLM2 / "config.json").read_text())
+        (cls.folder / "config.json").write_text(json.dumps(config | WINDOWS))
+
+    def test_logprobs(self):
+        model = transformers.AutoModelForCausalLM.from_pretrained(SMOLLM2, dtype=torch.float32, attn_implementation="eager").eval()
+        frame_models.with_sinks(model, WINDOWS, {})
+        ids = self.prompts[0] + self.prompts[1]
+        with Server(self.folder, "--weights=f32") as server:
+            body = {"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 0}
+            data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"http://{server.ready['http']}/v1/completions", data, headers)
+            with urllib.request.urlopen(request, timeout=600) as answer:
+                served = json.load(answer)["choices"][0]["logprobs"]["token_logprobs"]
+        with torch.no_grad():
+            expected = model(torch.tensor([ids]), use_cache=False).logits[0].double().log_softmax(-1)
+        largest = max(abs(expected[at, ids[at + 1]].item() - served[at + 1]) for at in range(len(ids) - 1))
+        print(f"\nlog-probabilities of {len(ids)} tokens: at most {largest:.1e} apart", file=sys.stderr)
+        self.assertLess(largest, LOGPROB)
+
+
+@unittest.skipUnless((BIN / "polysketch-server").exists(), "polysketch-server is not built here")
+class PolysketchTest(Promises, unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = support.get_model("smollm2-polysketch")
 
 
 if __name__ == "__main__":

@@ -91,10 +91,12 @@ class Report:
         )
         stops = recall_stops_after(self.curve)
         last = max(self.curve)
+        gain = self.curve[min(self.curve)]["nats"] - min(one["nats"] for one in self.curve.values())
         verdict = (
             f"Recall still grows at the end, after {last} steps."
             if stops == last and last > 0
-            else f"Recall stops to grow after {stops} steps ({stops * recipe['tokens']:,} tokens): until then it gains 95% of what it gains."
+            else f"Recall stops to grow after {stops} steps ({stops * recipe['tokens']:,} tokens): until then it gains 95% of {gain:.3f} nats"
+            " an answer."
         )
         return "\n".join(
             [
