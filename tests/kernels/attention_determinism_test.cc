@@ -83,7 +83,7 @@ TEST_P(AttentionDeterminismTest, AnySplit) {
     EXPECT_TRUE(
         SameBits(testing::RunAlone(*backend, spec, sequence, std::vector<int>(tokens, 1)), whole))
         << testing::Describe(spec) << " token by token";
-    for (int i = 0; i < Count(20, 200); ++i) {
+    for (int i = 0; i < Count(8, 200); ++i) {
       const std::vector<int> parts = random.Split(tokens);
       EXPECT_TRUE(SameBits(testing::RunAlone(*backend, spec, sequence, parts), whole))
           << testing::Describe(spec) << " split " << ::testing::PrintToString(parts);
@@ -92,6 +92,7 @@ TEST_P(AttentionDeterminismTest, AnySplit) {
 }
 
 TEST_P(AttentionDeterminismTest, AnyThreads) {
+  if (GetParam() == "reference") GTEST_SKIP() << "it has one thread";
   Random random(2);
   const auto one = NewBackend(1);
   const std::vector<Layers> specs = Specs();
