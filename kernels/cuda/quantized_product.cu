@@ -161,6 +161,7 @@ void LaunchFew(Device* device, bool q4, const QuantArguments& p) {
 template <typename T>
 void LaunchTiles(Device* device, const QuantArguments& p) {
   static_assert(T::kDepth == kQuantDepth);
+  static_assert(T::kShared <= 99 << 10);  // what every device has
   device->LaunchDependent(QuantizedTiles<T>,
                           dim3(CeilDiv(p.columns, T::kColumns), CeilDiv(p.rows, T::kRows)),
                           T::kThreads, T::kShared, p);

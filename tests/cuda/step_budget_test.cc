@@ -87,5 +87,10 @@ TEST(StepBudgetTest, NoStepIsAboveItsLimits) {
                                {"decoding, 64 sequences", 64, 1, 232}});
 }
 
+TEST(StepBudgetTest, NoChunkOfAQuantisedModelIsAboveItsLimits) {
+  CheckSteps(DataType::kQ8, {{"chunk of 192 tokens, q8", 1, kChunk, 64}});
+  CheckSteps(DataType::kQ4, {{"chunk of 192 tokens, q4", 1, kChunk, 64}});
+}
+
 }  // namespace
 }  // namespace polysketch
