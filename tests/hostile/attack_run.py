@@ -81,7 +81,7 @@ ATTACKS = (
     Attack("half_messages", "1,200 half-sent messages of 4 MiB on 10 connections", STALL),
     Attack("huge_messages", "messages that declare 4 GiB", ci=False),
     Attack("slow_messages", "256 messages, a byte every quarter of a second", STALL, reset=True),
-    Attack("silent_appends", "silent Append streams", STALL + 2, session=True, slots=True),
+    Attack("silent_appends", "silent Append streams", STALL + 5, session=True, slots=True),
     Attack("silent_states", "400 silent CompleteWithState streams of 6 MiB", STALL),
     Attack("stalled_readers", "256 completions that are not read", STALL, slots=True),
     Attack("many_streams", "20 streams of 4,000 tokens of one address (256 with --full)", STALL),

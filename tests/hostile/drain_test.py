@@ -20,7 +20,7 @@ from faults import Faults
 from redis_proxy import Redis, RedisProxy
 
 DRAIN_SECONDS = 1
-MOST_SECONDS = DRAIN_SECONDS + 2
+MOST_SECONDS = DRAIN_SECONDS + 4
 MIB = 1 << 20
 
 
