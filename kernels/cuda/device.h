@@ -126,7 +126,7 @@ class Device {
 
   Device() = default;
 
-  // Frees blocks that are kept, of `bytes` bytes together if there are so many.
+  // Frees kept blocks until they were `bytes` bytes together, or none is left.
   void FreeOtherBlocks(size_t bytes);
   // Makes a recording of a graph, without an error of the device if there is no memory.
   Recording Instantiate(cudaGraph_t graph);

@@ -104,7 +104,7 @@ class CudaState final : public LayeredState {
   size_t PartOffset(int part, int64_t position) const;
   // Gives a group the pieces of a state of `position` tokens.
   void Fit(LayerGroup* group, int64_t position);
-  // Gives a group so many pieces.
+  // Gives a group `pieces` pieces.
   void Resize(LayerGroup* group, int64_t pieces);
   // Passes the saved values of `position` tokens in piece `index` to `values`, in order. `host`: a copy of
   // `heads` heads of the piece.

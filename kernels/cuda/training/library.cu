@@ -343,8 +343,7 @@ int WithCalls(const polysketch_attention_shape& shape, const polysketch_attentio
   const cudaError_t error = shape.head_dim == 32   ? run.template operator()<32>()
                             : shape.head_dim == 64 ? run.template operator()<64>()
                                                    : run.template operator()<128>();
-  if (error == cudaSuccess) return POLYSKETCH_ATTENTION_OK;
-  return Report({POLYSKETCH_ATTENTION_DEVICE, StrCat("CUDA: ", cudaGetErrorString(error))});
+  return Report(Launched(error));
 }
 
 }  // namespace

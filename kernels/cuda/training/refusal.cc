@@ -20,6 +20,11 @@ int Report(Refusal refusal) {
   return refusal.status;
 }
 
+Refusal Launched(cudaError_t error) {
+  if (error == cudaSuccess) return Refusal();
+  return {POLYSKETCH_ATTENTION_DEVICE, StrCat("CUDA: ", cudaGetErrorString(error))};
+}
+
 Refusal CheckWorkspace(const void* workspace, size_t bytes, int64_t needed) {
   const bool aligned = reinterpret_cast<uintptr_t>(workspace) % 256 == 0;
   if ((workspace == nullptr && needed > 0) || !aligned || bytes < static_cast<size_t>(needed)) {

@@ -180,11 +180,6 @@ int WithCalls(const Shape* shape, void* stream, const Work& work) {
               " and ", r)});
 }
 
-Refusal Launched(cudaError_t error) {
-  if (error == cudaSuccess) return Refusal();
-  return {POLYSKETCH_ATTENTION_DEVICE, StrCat("CUDA: ", cudaGetErrorString(error))};
-}
-
 }  // namespace
 }  // namespace polysketch::cuda
 

@@ -36,7 +36,7 @@ class HttpServerTest : public ::testing::Test {
     server_ = *std::move(server);
   }
   void TearDown() override { server_.reset(); }
-  // Whether so many requests run before the patience ends.
+  // Whether at least `count` requests run before `patience` ends.
   bool Run(size_t count, std::chrono::milliseconds patience) {
     for (auto waited = 0ms; waited < patience; ++waited) {
       {
