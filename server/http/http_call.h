@@ -103,25 +103,41 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   bool finished_ = false;
 };
 
-// Starts the unary RPC `method`. `done` receives its response or its status, once, on any thread. Called on the thread
-// of the HTTP server. `router` outlives the call.
+// Memory of a message: the message itself, its JSON and the text of that, in bytes of its serialized
+// form.
+inline constexpr int64_t kJsonOfMessage = 12;
+
+// Starts the unary RPC `method`. `done` receives its response or its status, once, on any thread;
+// the memory of the response, of its JSON and of the text of that is counted until `done` returns.
+// Called on the thread of the HTTP server. `router` outlives the call.
 template <typename Response>
-std::shared_ptr<HttpCall> CallUnary(const Router& router, std::shared_ptr<HttpExchange> exchange,
+std::shared_ptr<HttpCall> CallUnary(const Router& router,
+                                    const std::shared_ptr<HttpExchange>& exchange,
                                     std::string_view method,
                                     const google::protobuf::Message& request,
                                     std::function<void(const Result<Response>&)> done) {
-  auto response = std::make_shared<Result<Response>>(Internal("expected a response, found none"));
-  HttpCall::Callbacks callbacks;
-  callbacks.on_message = [response](const grpc::ByteBuffer& message) {
+  struct Outcome {
+    HeldMemory held;
+    Result<Response> response = Internal("expected a response, found none");
+  };
+  const auto outcome = std::make_shared<std::optional<Outcome>>(
+      Outcome{.held = exchange->NewMemory(RequestPhase::kReply)});
+  const auto parse = [](const grpc::ByteBuffer& message, HeldMemory* held) -> Result<Response> {
+    PS_RETURN_IF_ERROR(held->Hold(kJsonOfMessage * static_cast<int64_t>(message.Length())));
     Response parsed;
-    const Status status = ParseMessage(message, &parsed);
-    *response = status.ok() ? Result<Response>(std::move(parsed)) : Result<Response>(status);
+    PS_RETURN_IF_ERROR(ParseMessage(message, &parsed));
+    return parsed;
   };
-  callbacks.on_finish = [response, done = std::move(done)](const Status& status) {
-    if (!status.ok()) *response = status;
-    done(*response);
+  HttpCall::Callbacks callbacks;
+  callbacks.on_message = [outcome, parse](const grpc::ByteBuffer& message) {
+    (*outcome)->response = parse(message, &(*outcome)->held);
   };
-  return HttpCall::Start(router, std::move(exchange), method, request, std::move(callbacks));
+  callbacks.on_finish = [outcome, done = std::move(done)](const Status& status) {
+    if (!status.ok()) (*outcome)->response = status;
+    done((*outcome)->response);
+    outcome->reset();  // the callbacks live on until the thread of the server has ended the call
+  };
+  return HttpCall::Start(router, exchange, method, request, std::move(callbacks));
 }
 
 }  // namespace polysketch

@@ -23,9 +23,6 @@ constexpr std::string_view kModels = "/v1/models";
 constexpr std::string_view kResponses = "/v1/responses";
 constexpr std::string_view kItems = "/input_items";
 
-// Memory of a message as JSON, and as the text of that, in bytes of the message.
-constexpr int64_t kJsonOfMessage = 12;
-
 using Exchange = HttpApi::Exchange;
 using Json = nlohmann::ordered_json;
 
@@ -50,20 +47,23 @@ template <typename Request, typename Response>
 void RunText(const HttpApi& api, const Exchange& exchange,
              Result<TextJob<Request, Response>> (*to_job)(const Json&, const ServedModel&)) {
   api.RunBody(exchange, [exchange, &api, to_job](const Json& body, const auto&) -> Status {
-    PS_ASSIGN_OR_RETURN(auto parsed, to_job(body, api.model()));
-    const auto job = std::make_shared<const TextJob<Request, Response>>(std::move(parsed));
-    const auto reply = [exchange, job](const Result<Response>& response) {
+    struct Started {
+      HeldMemory held;
+      TextJob<Request, Response> job;
+    };
+    PS_ASSIGN_OR_RETURN(auto job, to_job(body, api.model()));
+    const auto started = std::make_shared<Started>(
+        Started{exchange->NewMemory(RequestPhase::kRequest), std::move(job)});
+    PS_RETURN_IF_ERROR(
+        started->held.Hold(static_cast<int64_t>(started->job.request.SpaceUsedLong())));
+    const auto reply = [exchange, to_body = started->job.body](const Result<Response>& response) {
       if (!response.ok())
         return ReplyError(exchange.get(), Renamed(response.status(), {{"text:", "prompt:"}}));
-      HeldMemory json = exchange->NewMemory(RequestPhase::kReply);
-      const auto bytes = static_cast<int64_t>(response->ByteSizeLong());
-      if (const Status held = json.Hold(kJsonOfMessage * bytes); !held.ok())
-        return ReplyError(exchange.get(), held);
-      exchange->Reply(200, kJsonType, JsonText(job->body(*response)) + "\n");
+      exchange->Reply(200, kJsonType, JsonText(to_body(*response)) + "\n");
     };
-    exchange->Post([exchange, job, reply, &api] {
-      const auto call =
-          CallUnary<Response>(*api.router(), exchange, job->method, job->request, reply);
+    exchange->Post([exchange, started, reply, &api] {
+      const auto call = CallUnary<Response>(*api.router(), exchange, started->job.method,
+                                            started->job.request, reply);
       exchange->SetCallbacks([] {}, [call] { call->Cancel(); });
     });
     return Status();
