@@ -181,10 +181,16 @@ def fan_outs():
         yield from posts(COMPLETIONS, {"prompt": "x" * 80000, "echo": True, "n": 64, "max_tokens": 1, "stream": stream}, 6)
 
 
-def texts():
-    yield from posts("/tokenize", {"prompt": "a b " * (LARGEST // 4 - 1024), "return_token_strs": True})
-    yield from posts("/tokenize", {"prompt": "\U0001f600" * (LARGEST // 12 - 1024)}, 8)
-    yield from posts("/detokenize", filled('{"tokens":[@]}', "7"))
+def texts(size=LARGEST):
+    yield from posts("/tokenize", {"prompt": "a b " * (size // 4 - 1024), "return_token_strs": True})
+    yield from posts("/tokenize", {"prompt": "\U0001f600" * (size // 12 - 1024)}, 8)
+    yield from posts("/detokenize", filled('{"tokens":[@]}', "7", size))
+
+
+def smaller_texts():
+    """Which fit, some of them."""
+    yield from texts(MIB)
+    yield from texts(MIB // 4)
 
 
 def pages():
@@ -268,5 +274,5 @@ def gateway():
     yield from calls("/vllm.grpc.engine.VllmEngine/Abort", field(1, "") * (LARGEST // 2 - 100), times=8)
 
 
-DOORS = {door.__name__: door for door in (odd_json, many_prompts, chats, smaller_chats, echoes, fan_outs, texts, pages, completions, text_calls,
-                                          many_fields, states, gateway)}
+DOORS = {door.__name__: door for door in (odd_json, many_prompts, chats, smaller_chats, echoes, fan_outs, texts, smaller_texts, pages,
+                                          completions, text_calls, many_fields, states, gateway)}
