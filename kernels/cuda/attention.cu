@@ -58,7 +58,8 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
   AttentionShape shape;
   shape.heads = spec.heads;
   shape.kv_heads = spec.key_heads();
-  shape.group = spec.query_group();
+  shape.group = Divisor(spec.query_group());
+  shape.block_parts = Divisor(NearParts(spec.block));
   shape.d = spec.head_dim;
   shape.far_dim = spec.far_dim();
   shape.near_dim = spec.near_dim();
@@ -87,7 +88,6 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
       shape.near_power = NearPower(spec);
   }
   shape.stabilizer = spec.stabilizer;
-  shape.window = spec.window;
   shape.sinks = spec.sinks;
   shape.sliding = spec.window_kind == WindowKind::kSliding;
   shape.layer = layer;
@@ -172,8 +172,9 @@ bool WantsSteps() {
   return wish == nullptr || std::strcmp(wish, "off") != 0;
 }
 
-// The kernels with tensor cores, for the operations that take the most time.
-template <int D, bool GATED>
+// The kernels with tensor cores, for the operations that take the most time. WINDOW, here and below: of a
+// model with a window.
+template <int D, bool GATED, bool WINDOW>
 struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
   using GeneralKernels<Bf16, PlaneState, GATED>::device;
   using GeneralKernels<Bf16, PlaneState, GATED>::shape;
@@ -185,12 +186,12 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     if constexpr (!GATED) {
       if (shape.near_power == 0 && SoftmaxShared<D>() <= device->shared_limit()) {
-        device->Launch(AttendSoftmax<D>, Grid(list, shape.heads, 1), kTileThreads,
+        device->Launch(AttendSoftmax<D, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
                        SoftmaxShared<D>(), shape, list.on_device);
         return;
       }
     }
-    device->Launch(AttendTiles<D, GATED>, Grid(list, shape.heads, 1), kTileThreads,
+    device->Launch(AttendTiles<D, GATED, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
   // Whether AttendSteps computes the jobs of few rows: rows of one token that give every
@@ -202,10 +203,10 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
   }
   void Steps(const AttentionPlan& plan) const {
     const auto blocks = static_cast<unsigned>(device->multiprocessors());
-    device->LaunchDependent(AttendSteps<D, GATED>, dim3(blocks), kStepThreads,
-                            StepMemory<D>::Bytes(shape.far_dim, shape.near_dim), shape,
-                            plan.few.on_device,
-                            static_cast<int>(std::ssize(plan.few.jobs)) * shape.heads);
+    device->LaunchDependent(
+        AttendSteps<D, GATED, WINDOW>, dim3(blocks), kStepThreads,
+        StepMemory<D>::Bytes(shape.far_dim, shape.near_dim), shape, plan.few.on_device,
+        static_cast<int>(std::ssize(plan.few.jobs)) * shape.heads, Divisor(shape.heads));
   }
   void Few(const AttentionPlan& plan, float* results, int32_t* arrivals) const {
     if constexpr (D <= 64) {  // the ring of larger heads fits no device
@@ -213,17 +214,17 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
       if (device->rehearsing()) Steps(plan);
     }
     const auto parts = static_cast<unsigned>(plan.max_parts);
-    device->LaunchDependent(AttendParts<D, GATED>, Grid(plan.few, shape.heads, parts), kWarpSize,
-                            PartsShared<D>(shape.far_dim, shape.near_dim), shape,
+    device->LaunchDependent(AttendParts<D, GATED, WINDOW>, Grid(plan.few, shape.heads, parts),
+                            kWarpSize, PartsShared<D>(shape.far_dim, shape.near_dim), shape,
                             plan.few.on_device, results, arrivals);
   }
 };
 
 // The kernels by warpgroups where they exist, which compute the same bits as those above.
 template <int NEAR, int POWER, bool GATED>
-struct GroupKernels : TensorKernels<64, GATED> {
-  using TensorKernels<64, GATED>::device;
-  using TensorKernels<64, GATED>::shape;
+struct GroupKernels : TensorKernels<64, GATED, false> {
+  using TensorKernels<64, GATED, false>::device;
+  using TensorKernels<64, GATED, false>::shape;
   void Walk(const JobList<WalkJob>& list, uint8_t* snapshots, const PlanShape& plan,
             int32_t* counters) const {
     const dim3 grid(static_cast<unsigned>(shape.features / kWalkFeatures),
@@ -308,7 +309,13 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   const int place = segments.empty() ? 0 : place_in(segments.front());
   const AttentionShape shape = ShapeOf(spec, place, input, rows, out);
   for (const AttentionPlan& plan : step.plans) {
-    spec.decay_gate ? RunKernels<true>(shape, step, plan) : RunKernels<false>(shape, step, plan);
+    if (spec.decay_gate) {
+      RunKernels<true, false>(shape, step, plan);
+    } else if (spec.window > 0) {
+      RunKernels<false, true>(shape, step, plan);
+    } else {
+      RunKernels<false, false>(shape, step, plan);
+    }
   }
   if (prepared_) return;  // Finish follows
   for (const Segment& segment : segments) {
@@ -317,21 +324,23 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   }
 }
 
-template <bool GATED>
+template <bool GATED, bool WINDOW>
 void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
                                  const AttentionPlan& plan) {
-  if (step.shape.walks) {
-    return WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
-      RunPlan(GroupKernels<NEAR, POWER, GATED>{{{device_, shape}}}, step, plan);
-    });
+  if constexpr (!WINDOW) {
+    if (step.shape.walks) {
+      return WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
+        RunPlan(GroupKernels<NEAR, POWER, GATED>{{{device_, shape}}}, step, plan);
+      });
+    }
   }
   switch (TensorHeadSize(step.spec, device_->shared_limit())) {
     case 32:
-      return RunPlan(TensorKernels<32, GATED>{{device_, shape}}, step, plan);
+      return RunPlan(TensorKernels<32, GATED, WINDOW>{{device_, shape}}, step, plan);
     case 64:
-      return RunPlan(TensorKernels<64, GATED>{{device_, shape}}, step, plan);
+      return RunPlan(TensorKernels<64, GATED, WINDOW>{{device_, shape}}, step, plan);
     case 128:
-      return RunPlan(TensorKernels<128, GATED>{{device_, shape}}, step, plan);
+      return RunPlan(TensorKernels<128, GATED, WINDOW>{{device_, shape}}, step, plan);
     default:
       if (step.spec.state_format == StateFormat::kBf16) {
         RunPlan(GeneralKernels<Bf16, PlaneState, GATED>{device_, shape}, step, plan);
@@ -440,7 +449,8 @@ void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t s
   Workspace(&step, max);
   // At most a store, a copy, a scan and a fold at each end of a segment, and a fold and queries for
   // each block or tile. Lists are aligned to 16 bytes.
-  const int64_t pieces = rows / std::min<int64_t>(step.shape.tile_rows, spec.block) + 1;
+  int64_t pieces = rows / std::min<int64_t>(step.shape.tile_rows, spec.block) + 1;
+  if (HasBlockWindow(spec)) pieces += rows / spec.window + segments;
   const int64_t groups =
       max.partials > 0 ? 1 + (rows / spec.block + 2 * segments) / max.partials : 1;
   step.jobs.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 10 * 16);

@@ -67,8 +67,8 @@ class AttentionRunner {
   // Grows the workspace, and returns its addresses.
   WorkspaceAddresses Workspace(Step* step, const WorkspaceNeeds& needs);
   void Upload(Step* step);
-  // GATED: with a decay gate.
-  template <bool GATED>
+  // GATED: with a decay gate. WINDOW: with a window; never both.
+  template <bool GATED, bool WINDOW>
   void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan);
   template <typename Kernels>
   void RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan);

@@ -169,14 +169,12 @@ __global__ void __launch_bounds__(kGeneralThreads)
   const float* coefficients = CoefficientsOf(shape, head);
   bool begun = job.past != 0;
   // Keys of the sequence from `begin` to `end`, block by block.
-  const auto add = [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin / shape.block; block * shape.block < end; ++block) {
-      const T* keys = Array<T>(job.keys.near_keys, job, block, shape.layer, kv);
-      const T* values = Array<T>(job.keys.values, job, block, shape.layer, kv);
-      const int64_t start = block * shape.block;
-      const int count = static_cast<int>(end - start < shape.block ? end - start : shape.block);
-      for (int first = static_cast<int>(begin > start ? begin - start : 0); first < count;
-           first += kGeneralKeys) {
+  const auto add = [&](int begin, int end) {
+    for (int block = begin / shape.block; block * shape.block < end; ++block) {
+      const T* keys = Array<T, true>(job.keys.near_keys, job, block, shape.layer, kv);
+      const T* values = Array<T, true>(job.keys.values, job, block, shape.layer, kv);
+      const int start = block * shape.block, count = min(shape.block, end - start);
+      for (int first = begin > start ? begin - start : 0; first < count; first += kGeneralKeys) {
         const int last = first + kGeneralKeys < count ? first + kGeneralKeys : count;
         AddKeys<GATED>(shape, keys, values, decay_sums, row_sum, first, last, near_q, coefficients,
                        scratch, weights, sums, &running, begun);
@@ -184,14 +182,13 @@ __global__ void __launch_bounds__(kGeneralThreads)
       }
     }
   };
-  const int64_t own = job.block * shape.block, t = own + job.block_offset + row;
-  if (shape.window == 0) {
-    add(job.table != nullptr ? 0 : own, t + 1);
-  } else {
-    const int64_t visible = FirstVisible(shape, t), sinks = shape.sinks;
-    add(0, sinks < visible ? sinks : visible);
-    add(visible, t + 1);
+  const int first_row = job.block * shape.block + job.block_offset;
+  int first = 0;
+  if (job.reach >= 0) {
+    first = first_row - min(first_row, ReachOf(shape, job, row));
+    add(0, min(shape.sinks, first));
   }
+  add(first, first_row + row + 1);
   const float denominator = shape.stabilizer + running.denominator;
   for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
     StoreOutput(shape, token * shape.d + c, sums[c] / denominator);

@@ -72,14 +72,17 @@ struct AttendJob {
   TokenArrays keys;  // of this block
   uint8_t* const* table = nullptr;
   HeadArray sums, weights;  // S and z at the start of the block
-  int64_t block = 0;        // of the queries
-  // The parts of 64 keys that some row attends to, counted from the first token of the sequence:
-  // those before `sink_parts`, and those from `first_part` on to the queries' own.
-  int64_t first_part = 0;
+  int32_t block = 0;        // of the queries, in the table; 0 without one
+  // The parts of 64 keys that some row attends to, counted from the first token of the block, with a
+  // table of the sequence: those before `sink_parts`, and those from `first_part` on to the queries'
+  // own.
   int32_t sink_parts = 0;
-  // Of a window: blocks of sinks, and blocks after them that the table does not have.
+  int32_t first_part = 0;
+  // Of a window: blocks of sinks, blocks after them that the table does not have, and the tokens
+  // before the first row's that this row attends to, without sinks (-1: no window).
   int32_t sink_blocks = 0;
-  int64_t dropped = 0;
+  int32_t dropped = 0;
+  int32_t reach = -1;
   int64_t partial = 0;       // few rows: where the results of the parts are stored, in rows
   int32_t row = 0;           // first row of the batch
   int32_t count = 0;         // rows

@@ -388,25 +388,35 @@ struct KeyLimits {
   }
 };
 
-// KeyLimits with a window: of the keys before them those from `from` on, and those before `sinks`.
-template <int M>
+// KeyLimits with a window: of the keys before them those from `first` + `step` times the row on, and
+// those before `sinks`.
 struct WindowLimits : KeyLimits {
-  int from[M][2];  // of rows g and g + 8 of each tile
-  int sinks;       // keys of the part
-
-  // row: the sequence's token that is the warp's first row; first_key: that of the part.
-  __device__ __forceinline__ WindowLimits(const AttentionShape& shape, const KeyLimits& limits,
-                                          int64_t row, int64_t first_key)
-      : KeyLimits(limits),
-        sinks(static_cast<int>(first_key < shape.sinks ? shape.sinks - first_key : 0)) {
-    ForRows<M>([&](int m, int half, int r) {
-      from[m][half] = static_cast<int>(FirstVisible(shape, row + r) - first_key);
-    });
-  }
+  int first, step, sinks;
+  __device__ __forceinline__ int From(int row) const { return first + step * row; }
   __device__ __forceinline__ bool Sees(int m, int half, int key) const {
-    return KeyLimits::Sees(m, half, key) && (key >= from[m][half] || key < sinks);
+    const int g = threadIdx.x % kWarpSize / 4;
+    return KeyLimits::Sees(m, half, key) && (key >= From(16 * m + 8 * half + g) || key < sinks);
   }
 };
+
+// The limits of a warp's rows, from row `row` of a job on, in the part of block `block` that begins
+// with its key `key`. WINDOW: of a model with a window.
+template <bool WINDOW>
+__device__ __forceinline__ auto LimitsOf(const AttentionShape& shape, const AttendJob& job, int row,
+                                         int block, int key) {
+  const int held = block < job.block ? shape.block : job.block_offset + job.count;
+  const KeyLimits limits{job.block_offset + row - key + 1, min(kPartKeysTensor, held - key),
+                         block == job.block};
+  if constexpr (WINDOW) {
+    // The part's first key, counted from the first token of the queries' block.
+    const int part = key - (job.block - block) * shape.block;
+    const int sinks = shape.sinks - block * shape.block - key;
+    return WindowLimits{limits, job.block_offset - ReachOf(shape, job, row) - part,
+                        shape.sliding ? 1 : 0, sinks};
+  } else {
+    return limits;
+  }
+}
 
 // The largest score of every row over the keys that it attends to, or -inf without any. Limits:
 // KeyLimits or WindowLimits.

@@ -69,7 +69,6 @@ class Planner {
       Queries({.keys = buffer,
                .sums = sums,
                .weights = weights,
-               .block = first_block,
                .row = segment.first_row,
                .count = segment.rows,
                .block_offset = static_cast<int32_t>(offset),
@@ -103,7 +102,6 @@ class Planner {
       AttendJob job{.keys = Gathered(gathered + i * b),
                     .sums = far,
                     .weights = z,
-                    .block = block,
                     .row = static_cast<int32_t>(segment.first_row + row),
                     .count = static_cast<int32_t>(count),
                     .block_offset = static_cast<int32_t>(from),
@@ -146,7 +144,8 @@ class Planner {
     const bool few = segment.rows <= shape_.few_rows;
     for (int64_t row = 0; row < segment.rows;) {
       const int64_t token = segment.state->position() + row, block = token / b;
-      const int64_t count = std::min<int64_t>(segment.rows - row, b - token % b);
+      int64_t count = std::min<int64_t>(segment.rows - row, b - token % b);
+      if (blocks_) count = std::min<int64_t>(count, spec_.window - token % spec_.window);
       const TokenArrays keys = {HeadArray(), InPiece(nullptr, layout_.near_keys),
                                 InPiece(nullptr, layout_.values), HeadArray()};
       const auto first_row = static_cast<int32_t>(segment.first_row + row);
@@ -158,9 +157,9 @@ class Planner {
                .table = table,
                .sums = {},
                .weights = {},
-               .block = block,
+               .block = static_cast<int32_t>(block),
                .sink_blocks = static_cast<int32_t>(sink_blocks),
-               .dropped = group.dropped,
+               .dropped = static_cast<int32_t>(group.dropped),
                .row = first_row,
                .count = static_cast<int32_t>(count),
                .block_offset = offset},
@@ -169,7 +168,7 @@ class Planner {
     }
   }
 
-  // The part of a key, counted from the first token of the sequence.
+  // The part of a key, counted as AttendJob counts them.
   int64_t PartOf(int64_t token) const {
     return token / spec_.block * NearParts(spec_.block) + token % spec_.block / kPartKeys;
   }
@@ -177,14 +176,15 @@ class Planner {
   // Sets the near parts of a job, and returns the number of all its parts. A part without a key that a
   // row attends to adds nothing to it, so that neighbouring rows change no bit.
   int64_t SetParts(AttendJob* job) const {
-    const int64_t token = job->block * spec_.block + job->block_offset;
+    const int64_t token = int64_t{job->block} * spec_.block + job->block_offset;
     const int64_t end = PartOf(token + job->count - 1) + 1;
-    if (!spec_.kv_cache()) {
-      job->first_part = PartOf(job->block * spec_.block);
-    } else if (spec_.window > 0) {
+    if (spec_.window > 0) {
       const int64_t sinks = spec_.sinks > 0 ? std::min(PartOf(spec_.sinks - 1) + 1, end) : 0;
+      const int64_t first = std::max(sinks, PartOf(spec_.FirstVisible(token)));
       job->sink_parts = static_cast<int32_t>(sinks);
-      job->first_part = std::max(sinks, PartOf(spec_.FirstVisible(token)));
+      job->first_part = static_cast<int32_t>(first);
+      job->reach =
+          static_cast<int32_t>(blocks_ ? spec_.window + token % spec_.window : spec_.window - 1);
     }
     return (job->past != 0 ? shape_.far_parts : 0) + job->sink_parts + end - job->first_part;
   }
@@ -213,6 +213,7 @@ class Planner {
 
   const PlanShape& shape_;
   const AttentionSpec& spec_;
+  const bool blocks_ = HasBlockWindow(spec_);
   const HeadLayout layout_;
   const WorkspaceNeeds total_;
   const WorkspaceAddresses addresses_;

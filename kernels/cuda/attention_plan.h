@@ -90,6 +90,10 @@ struct PlanShape {
 // Parts of the near sum of keys [0, keys) of a block.
 constexpr int64_t kPartKeys = 64;
 inline int64_t NearParts(int64_t keys) { return (keys + kPartKeys - 1) / kPartKeys; }
+// Whether a window is one of blocks. The rows of a job then have the same window.
+inline bool HasBlockWindow(const AttentionSpec& spec) {
+  return spec.window > 0 && spec.window_kind == WindowKind::kBlocks;
+}
 
 WorkspaceNeeds NeedsOf(const PlanShape& shape, std::span<const Segment> segments);
 // At least the needs of any step of `rows` rows and `segments` segments; `blocks` is the number of

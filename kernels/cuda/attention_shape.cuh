@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attention_jobs.h"
 #include "kernels/cuda/attention_rows.h"
+#include "kernels/cuda/divisor.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/state_planes.h"
 
@@ -17,7 +18,7 @@ namespace polysketch::cuda {
 struct AttentionShape {
   int heads = 0, d = 0, far_dim = 0, near_dim = 0, block = 0;
   int kv_heads = 0;  // of keys, values, gates and states
-  int group = 1;     // heads of queries for each of them
+  Divisor group;     // heads of queries for each of them
   int features = 0;
   int tiles = 0;  // far_dim / 8 of packed symmetric features; 0: features are the far rows
   // weight = dot^near_power, or exp(dot * scale) if 0; with coefficients PolynomialSquare
@@ -25,8 +26,9 @@ struct AttentionShape {
   float scale = 1;
   float offset = 0;
   float stabilizer = 0;
-  // AttentionSpec::Visible. window 0: all keys.
-  int window = 0, sinks = 0;
+  Divisor block_parts;  // parts of 64 keys of a block
+  // Of a window: AttentionSpec::Visible.
+  int sinks = 0;
   bool sliding = true;
   int layer = 0;  // of its group
   // The packed batch (kernels/backend.h).
@@ -133,15 +135,16 @@ __device__ __forceinline__ T* Array(const HeadArray& array, uint8_t* const* tabl
                           : At<T>(array, layer, head);
 }
 
-// The place of a block in the table of a job.
-__device__ __forceinline__ int64_t PlaceOf(const AttendJob& job, int64_t block) {
-  return block < job.sink_blocks ? block : block - job.dropped;
+// The place of a block in the table of a job. WINDOW, here and below: of a model with a window.
+template <bool WINDOW>
+__device__ __forceinline__ int PlaceOf(const AttendJob& job, int block) {
+  return !WINDOW || block < job.sink_blocks ? block : block - job.dropped;
 }
 // An array of a job in block `block`.
-template <typename T>
-__device__ __forceinline__ T* Array(const HeadArray& array, const AttendJob& job, int64_t block,
+template <typename T, bool WINDOW>
+__device__ __forceinline__ T* Array(const HeadArray& array, const AttendJob& job, int block,
                                     int layer, int head) {
-  return Array<T>(array, job.table, PlaceOf(job, block), layer, head);
+  return Array<T>(array, job.table, PlaceOf<WINDOW>(job, block), layer, head);
 }
 
 // The kv head of a query head.
@@ -149,19 +152,18 @@ __device__ __forceinline__ int KvHead(const AttentionShape& shape, int head) {
 #if defined(POLYSKETCH_FAULT_KV_HEAD)
   return head % shape.kv_heads;
 #else
-  return head / shape.group;
+  return shape.group.Quotient(head);
 #endif
 }
 
-// The first key after the sinks that token `t` attends to; only with a window.
-__device__ __forceinline__ int64_t FirstVisible(const AttentionShape& shape, int64_t t) {
+// The tokens from the first one after the sinks that row `row` of a job attends to up to the job's
+// first row; only with a window.
+__device__ __forceinline__ int ReachOf(const AttentionShape& shape, const AttendJob& job, int row) {
 #if defined(POLYSKETCH_FAULT_WINDOW_MASK)
-  const int64_t first = shape.sliding ? t - shape.window : (t / shape.window - 1) * shape.window;
+  return job.reach + 1 - (shape.sliding ? row : 0);
 #else
-  const int64_t first =
-      shape.sliding ? t - shape.window + 1 : (t / shape.window - 1) * shape.window;
+  return job.reach - (shape.sliding ? row : 0);
 #endif
-  return first > 0 ? first : 0;
 }
 
 __device__ __forceinline__ float Widen(float x) { return x; }

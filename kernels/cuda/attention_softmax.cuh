@@ -68,16 +68,15 @@ __device__ __forceinline__ void ForScores(float (&scores)[kSoftmaxSteps][M][2][4
   }
 }
 
-// Adds a part to the sums of a warp's rows. queries: the rows, padded, in shared memory. first_row,
-// first_key: tokens of the sequence that are the warp's first row and the part's first key.
-template <int D, int M>
-__device__ __forceinline__ void AddSoftmaxPart(const AttentionShape& shape, const Bf16* queries,
-                                               const PartBuffer<D>& buffer, const KeyLimits& limits,
-                                               int64_t first_row, int64_t first_key,
+// Adds a part to the sums of a warp's rows. queries: the rows, padded, in shared memory. Limits:
+// KeyLimits or WindowLimits.
+template <int D, int M, typename Limits>
+__device__ __forceinline__ void AddSoftmaxPart(float scale, const Bf16* queries,
+                                               const PartBuffer<D>& buffer, const Limits& limits,
                                                RowSums<D, M>* total) {
   const uint32_t ones = threadIdx.x % kWarpSize / 4 == 0 ? 0x3f803f80u : 0u;
   float scores[kSoftmaxSteps][M][2][4] = {};
-  PartScores<D, M>(shape.scale, queries, buffer.keys, scores);
+  PartScores<D, M>(scale, queries, buffer.keys, scores);
   // The weights of -inf are 0.
   if (limits.Common() < kPartKeysTensor) {
     ForRows<M>([&](int m, int half, int) {
@@ -87,14 +86,15 @@ __device__ __forceinline__ void AddSoftmaxPart(const AttentionShape& shape, cons
       });
     });
   }
-  if (shape.window > 0 && first_key < FirstVisible(shape, first_row + 16 * M - 1)) {
-    const int64_t sinks = shape.sinks - first_key;
-    ForRows<M>([&](int m, int half, int r) {
-      const int64_t from = FirstVisible(shape, first_row + r) - first_key;
-      ForScores<M>(scores, m, half, [&](float* score, int key) {
-        if (key < from && key >= sinks) *score = -INFINITY;
+  if constexpr (std::is_same_v<Limits, WindowLimits>) {
+    if (limits.From(16 * M - 1) > 0) {
+      ForRows<M>([&](int m, int half, int r) {
+        const int from = limits.From(r);
+        ForScores<M>(scores, m, half, [&](float* score, int key) {
+          if (key < from && key >= limits.sinks) *score = -INFINITY;
+        });
       });
-    });
+    }
   }
 
   Joint joints[M][2];
@@ -155,58 +155,56 @@ __device__ __forceinline__ void CopyPart(const Bf16* from, int valid, Bf16* to, 
 }
 
 // The parts of keys of a KV cache that a job reads, in order.
+template <bool WINDOW>
 struct KeyCursor {
   int block = 0;
   int first = 0;  // key of the block
   int sinks;      // parts left before those that are skipped
 
-  __device__ __forceinline__ KeyCursor(const AttendJob& job, int per_block)
+  __device__ __forceinline__ KeyCursor(const AttentionShape& shape, const AttendJob& job)
       : sinks(job.sink_parts) {
-    if (sinks == 0) Skip(job, per_block);
+    if (WINDOW && sinks == 0) Skip(shape, job);
   }
-  // block_size: keys of a block, of per_block parts.
-  __device__ __forceinline__ void Next(const AttendJob& job, int per_block, int block_size) {
+  __device__ __forceinline__ void Next(const AttentionShape& shape, const AttendJob& job) {
     first += kPartKeysTensor;
-    if (first >= block_size) {
+    if (first >= shape.block) {
       first = 0;
       ++block;
     }
-    if (sinks > 0 && --sinks == 0) Skip(job, per_block);
+    if (WINDOW && sinks > 0 && --sinks == 0) Skip(shape, job);
   }
 
  private:
-  __device__ __forceinline__ void Skip(const AttendJob& job, int per_block) {
-    const auto part = static_cast<int>(job.first_part);
-    block = part / per_block;
-    first = part % per_block * kPartKeysTensor;
+  __device__ __forceinline__ void Skip(const AttentionShape& shape, const AttendJob& job) {
+    block = shape.block_parts.Quotient(job.first_part);
+    first = (job.first_part - block * shape.block_parts.value()) * kPartKeysTensor;
   }
 };
 
 // Many rows of kinds with near_power 0. blockIdx: job, head; the last jobs, which may have the most
 // keys, first. A warp processes all parts of 16 * kSoftmaxTiles rows.
-template <int D>
+template <int D, bool WINDOW>
 __global__ void __launch_bounds__(kTileThreads, 2)
     AttendSoftmax(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = kSoftmaxTiles;
   const AttendJob job = jobs[gridDim.x - 1 - blockIdx.x];
   const int head = blockIdx.y, kv = KvHead(shape, head), thread = threadIdx.x;
-  const PartList parts(shape, job, job.block_offset + job.count - 1);
+  const PartList<WINDOW> parts(shape, job, job.block_offset + job.count - 1);
   auto* shared = SharedMemory<uint8_t>();
   const auto buffer = [&](int stage) {
     return PartBuffer<D>(shared + QueryBytes(kSoftmaxRows, 0, D) + stage * PartBuffer<D>::Bytes(D),
                          D);
   };
-  const auto own = static_cast<int>(job.block);
   // The keys that a block holds for this job, from `at` on.
-  const auto held = [&](const KeyCursor& at) {
-    return (at.block < own ? shape.block : job.block_offset + job.count) - at.first;
+  const auto held = [&](const KeyCursor<WINDOW>& at) {
+    return (at.block < job.block ? shape.block : job.block_offset + job.count) - at.first;
   };
   const auto in_block = [&](const HeadArray& array) {
     return array.base + array.layer_stride * shape.layer + array.head_stride * kv;
   };
   const uint64_t keys = in_block(job.keys.near_keys), values = in_block(job.keys.values);
-  KeyCursor ahead(job, parts.per_block);
-  const uint8_t* data = job.table[PlaceOf(job, ahead.block)];
+  KeyCursor<WINDOW> ahead(shape, job);
+  const uint8_t* data = job.table[PlaceOf<WINDOW>(job, ahead.block)];
   const auto load = [&](int64_t, int stage) {
     const PartBuffer<D> to = buffer(stage);
     const auto rows = [&](uint64_t array) {
@@ -215,26 +213,24 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     CopyPart<D>(rows(keys), held(ahead), to.keys, thread);
     CopyPart<D>(rows(values), held(ahead), to.values, thread);
     const int block = ahead.block;
-    ahead.Next(job, parts.per_block, shape.block);
+    ahead.Next(shape, job);
     // The address of the next block arrives while this part is computed.
-    if (ahead.block != block && ahead.block <= own) data = job.table[PlaceOf(job, ahead.block)];
+    if (ahead.block != block && ahead.block <= job.block)
+      data = job.table[PlaceOf<WINDOW>(job, ahead.block)];
   };
   load(0, 0);
   const Queries queries(shape, job, head, shared, kSoftmaxRows, kSoftmaxRows, thread, kTileThreads);
 
   const int row = thread / kWarpSize * 16 * M;
   const Bf16* of_warp = queries.near + row * (D + kRowPad);
-  const int64_t first_row = job.block * shape.block + job.block_offset + row;
   RowSums<D, M> total;
   total.Clear();
-  KeyCursor now(job, parts.per_block);
+  KeyCursor<WINDOW> now(shape, job);
   ForParts(parts.size(), load, [&](int64_t, int stage) {
-    const KeyLimits limits{job.block_offset + row - now.first + 1, min(kPartKeysTensor, held(now)),
-                           now.block == own};
-    const int64_t first_key = static_cast<int64_t>(now.block) * shape.block + now.first;
-    now.Next(job, parts.per_block, shape.block);
+    const auto limits = LimitsOf<WINDOW>(shape, job, row, now.block, now.first);
+    now.Next(shape, job);
     if (row >= job.count || limits.End(M) <= 0) return;
-    AddSoftmaxPart<D, M>(shape, of_warp, buffer(stage), limits, first_row, first_key, &total);
+    AddSoftmaxPart<D, M>(shape.scale, of_warp, buffer(stage), limits, &total);
   });
   StoreRows<D, M>(shape, job, head, row, total);
 }

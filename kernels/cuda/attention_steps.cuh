@@ -49,9 +49,9 @@ struct StepMemory {
 
 // Computes piece `piece`, part `part` of an item; joins the item if it is the last part to come.
 // item: its number in this thread block. first: its first piece.
-template <int D, bool GATED>
+template <int D, bool GATED, bool WINDOW>
 __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const AttendJob& job,
-                                           int head, const PartList& parts, uint32_t item,
+                                           int head, const PartList<WINDOW>& parts, uint32_t item,
                                            uint32_t first, uint32_t piece,
                                            const StepMemory<D>& memory) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
@@ -60,8 +60,9 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
   __syncwarp();
   const PartBuffer<D> buffer(memory.ring.Await(piece), shape.near_dim);
   RowSums<D, 1> sums;
-  ComputePart<D, 1, GATED>(shape, job, KvHead(shape, head), parts, piece - first, 0, queries.far,
-                           queries.far_size, queries.near, queries.near_size, buffer, &sums);
+  ComputePart<D, 1, GATED>(shape, job, KvHead(shape, head), parts, static_cast<int>(piece - first),
+                           0, queries.far, queries.far_size, queries.near, queries.near_size,
+                           buffer, &sums);
   StoreResults(job.count, sums, [&](int) { return memory.Result(piece); });
   __syncwarp();
   int32_t* arrivals = memory.arrivals + item % kStepItems;
@@ -73,8 +74,8 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
 #endif
   __syncwarp();
   if (last) {
-    JoinParts<D, GATED>(shape, job, head,
-                        [&](int64_t part, int) { return memory.Result(first + part); });
+    JoinParts<D, GATED, WINDOW>(shape, job, head,
+                                [&](int part, int) { return memory.Result(first + part); });
     __syncwarp();
     if (lane == 0) *arrivals = 0;
   }
@@ -82,9 +83,9 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
 }
 
 // Jobs of one row with at most kMaxStepParts parts. items: jobs times heads.
-template <int D, bool GATED>
+template <int D, bool GATED, bool WINDOW>
 __global__ void __launch_bounds__(kStepThreads, 1)
-    AttendSteps(AttentionShape shape, const AttendJob* jobs, int items) {
+    AttendSteps(AttentionShape shape, const AttendJob* jobs, int items, Divisor heads) {
   AfterEarlierKernels();
   const StepMemory<D> memory(SharedMemory<uint8_t>(), shape.far_dim, shape.near_dim);
   const int thread = threadIdx.x, warp = thread / kWarpSize;
@@ -97,14 +98,14 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   __syncthreads();
   uint32_t first = 0, number = 0;
   for (int item = blockIdx.x; item < items; item += static_cast<int>(gridDim.x), ++number) {
-    const AttendJob& job = jobs[item / shape.heads];
-    const int head = item % shape.heads;
-    const PartList parts(shape, job, job.block_offset);
+    const int of_jobs = heads.Quotient(item), head = item - of_jobs * heads.value();
+    const AttendJob& job = jobs[of_jobs];
+    const PartList<WINDOW> parts(shape, job, job.block_offset);
     const auto count = static_cast<uint32_t>(parts.size());
     if (warp >= kStepWarps) {
       for (uint32_t i = 0; i < count; ++i) {
         const PartBuffer<D> buffer(memory.ring.Begin(first + i), shape.near_dim);
-        LoadPart<D, GATED>(shape, job, KvHead(shape, head), parts, i, buffer,
+        LoadPart<D, GATED>(shape, job, KvHead(shape, head), parts, static_cast<int>(i), buffer,
                            thread - kStepWarps * kWarpSize, kStepFillers * kWarpSize);
         memory.ring.End(first + i);
       }

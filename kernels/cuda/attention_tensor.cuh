@@ -24,44 +24,41 @@ constexpr int TileRows() {
 }
 
 // The parts of a job, in order: far parts; near parts of sinks, then the others up to those of the
-// queries.
+// queries. WINDOW, here and below: of a model with a window. Others have no sinks.
+template <bool WINDOW>
 struct PartList {
-  int far, per_block, sinks;
-  int64_t skipped;  // near parts between those of sinks and the others
-  int64_t own;      // of the queries' block, the first one
-  int64_t end;      // the last one + 1
+  int far, sinks;
+  int skipped;  // near parts between those of sinks and the others
+  int end;      // the last near part + 1
   __device__ PartList(const AttentionShape& shape, const AttendJob& job, int last_offset)
       : far(job.past != 0 ? (shape.features + kPartFeatures - 1) / kPartFeatures : 0),
-        per_block((shape.block + kPartKeysTensor - 1) / kPartKeysTensor),
         sinks(job.sink_parts),
-        skipped(job.first_part - job.sink_parts),
-        own(job.block * per_block),
-        end(own + last_offset / kPartKeysTensor + 1) {}
-  __device__ int64_t size() const { return far + end - skipped; }
+        skipped(WINDOW ? job.first_part - job.sink_parts : 0),
+        end(job.block * shape.block_parts.value() + last_offset / kPartKeysTensor + 1) {}
+  __device__ int size() const { return far + end - skipped; }
   // The block and the first key of a near part.
-  __device__ void Near(int64_t part, int64_t own_block, int64_t* block, int* first) const {
-    const int64_t near = part - far, at = near < sinks ? near : near + skipped;
-    *block = at < own ? at / per_block : own_block;
-    *first = static_cast<int>(at < own ? at % per_block : at - own) * kPartKeysTensor;
+  __device__ void Near(const AttentionShape& shape, int part, int* block, int* first) const {
+    int at = part - far;
+    if (WINDOW && at >= sinks) at += skipped;
+    *block = shape.block_parts.Quotient(at);
+    *first = (at - *block * shape.block_parts.value()) * kPartKeysTensor;
   }
 };
 
 // kv: the kv head. GATED, here and below: with a decay gate.
-template <int D, bool GATED>
+template <int D, bool GATED, bool WINDOW>
 __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const AttendJob& job, int kv,
-                                         const PartList& parts, int64_t part,
+                                         const PartList<WINDOW>& parts, int part,
                                          const PartBuffer<D>& buffer, int thread, int threads) {
   if (part < parts.far) {
     LoadFarPart<D>(shape, At<Bf16>(job.sums, shape.layer, kv),
-                   At<float>(job.weights, shape.layer, kv), static_cast<int>(part), buffer, thread,
-                   threads);
+                   At<float>(job.weights, shape.layer, kv), part, buffer, thread, threads);
   } else {
-    int64_t block;
-    int first;
-    parts.Near(part, job.block, &block, &first);
+    int block, first;
+    parts.Near(shape, part, &block, &first);
     const int count = block < job.block ? shape.block : job.block_offset + job.count;
     const auto rows = [&](const HeadArray& place, int width) {
-      return RowArray{Array<Bf16>(place, job, block, shape.layer, kv), width};
+      return RowArray{Array<Bf16, WINDOW>(place, job, block, shape.layer, kv), width};
     };
     LoadNearPart<D>(shape, rows(job.keys.near_keys, shape.near_dim), rows(job.keys.values, D),
                     first, count, buffer, thread, threads);
@@ -79,30 +76,22 @@ __device__ __forceinline__ const float* RowDecaySums(const AttentionShape& shape
 }
 
 // Computes a part from zero. row: the warp's first row in the job.
-template <int D, int M, bool GATED>
+template <int D, int M, bool GATED, bool WINDOW>
 __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const AttendJob& job,
-                                            int kv, const PartList& parts, int64_t part, int row,
-                                            const Bf16* far_q, int far_size, const Bf16* near_q,
-                                            int near_size, const PartBuffer<D>& buffer,
-                                            RowSums<D, M>* sums) {
+                                            int kv, const PartList<WINDOW>& parts, int part,
+                                            int row, const Bf16* far_q, int far_size,
+                                            const Bf16* near_q, int near_size,
+                                            const PartBuffer<D>& buffer, RowSums<D, M>* sums) {
   if (part < parts.far) {
-    FarPart<D, M>(shape, static_cast<int>(part), far_q, far_size, buffer, sums);
+    FarPart<D, M>(shape, part, far_q, far_size, buffer, sums);
     return;
   }
-  int64_t block;
-  int first;
-  parts.Near(part, job.block, &block, &first);
-  const int held = block < job.block ? shape.block : job.block_offset + job.count;
-  const KeyLimits limits{job.block_offset + row - first + 1, min(kPartKeysTensor, held - first),
-                         block == job.block};
+  int block, first;
+  parts.Near(shape, part, &block, &first);
+  const auto limits = LimitsOf<WINDOW>(shape, job, row, block, first);
   if constexpr (GATED) {
     const NearDecay<M> decay(RowDecaySums(shape, job, kv, row), job.count - row, buffer.decay_sums);
     NearPart<D, M>(shape, near_q, near_size, buffer, limits, decay, sums);
-  } else if (shape.window > 0) {
-    const int64_t own = job.block * shape.block;
-    const WindowLimits<M> visible(shape, limits, own + job.block_offset + row,
-                                  block * shape.block + first);
-    NearPart<D, M>(shape, near_q, near_size, buffer, visible, NoDecay(), sums);
   } else {
     NearPart<D, M>(shape, near_q, near_size, buffer, limits, NoDecay(), sums);
   }
@@ -173,20 +162,21 @@ __device__ __forceinline__ void StoreRows(const AttentionShape& shape, const Att
 }
 
 // Many rows. blockIdx: job, head. A warp processes all parts of 16 * RowTiles rows.
-template <int D, bool GATED>
+template <int D, bool GATED, bool WINDOW>
 __global__ void __launch_bounds__(kTileThreads)
     AttendTiles(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = RowTiles<D>();
-  const AttendJob job = jobs[blockIdx.x];
+  const AttendJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, kv = KvHead(shape, head), thread = threadIdx.x;
   auto* shared = SharedMemory<uint8_t>();
   uint8_t* stages = shared + QueryBytes(TileRows<D>(), shape.far_dim, shape.near_dim);
-  const PartList parts(shape, job, job.block_offset + job.count - 1);
+  const PartList<WINDOW> parts(shape, job, job.block_offset + job.count - 1);
   const auto buffer = [&](int stage) {
     return PartBuffer<D>(stages + stage * PartBuffer<D>::Bytes(shape.near_dim), shape.near_dim);
   };
   const auto load = [&](int64_t part, int stage) {
-    LoadPart<D, GATED>(shape, job, kv, parts, part, buffer(stage), thread, kTileThreads);
+    LoadPart<D, GATED>(shape, job, kv, parts, static_cast<int>(part), buffer(stage), thread,
+                       kTileThreads);
   };
   load(0, 0);
   const Queries queries(shape, job, head, shared, TileRows<D>(), TileRows<D>(), thread,
@@ -198,8 +188,8 @@ __global__ void __launch_bounds__(kTileThreads)
   RowSums<D, M> total, sums;
   total.Clear();
   ForParts(parts.size(), load, [&](int64_t part, int stage) {
-    ComputePart<D, M, GATED>(shape, job, kv, parts, part, row, far_q, queries.far_size, near_q,
-                             queries.near_size, buffer(stage), &sums);
+    ComputePart<D, M, GATED>(shape, job, kv, parts, static_cast<int>(part), row, far_q,
+                             queries.far_size, near_q, queries.near_size, buffer(stage), &sums);
     Merge<D, M>(shape.near_power == 0, sums, &total);
     if (GATED && part + 1 == parts.far) {
       DecayFarPart(RowDecaySums(shape, job, kv, row), job.count - row, &total);
@@ -303,18 +293,18 @@ __device__ __forceinline__ void StoreResults(int count, const RowSums<D, 1>& sum
 
 // Joins the results result_of(part, row) of a job's rows as AttendTiles does: in order, whichever warp
 // does it. One warp.
-template <int D, bool GATED, typename ResultOf>
+template <int D, bool GATED, bool WINDOW, typename ResultOf>
 __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const AttendJob& job,
                                           int head, const ResultOf& result_of) {
   constexpr int kColumns = D / kWarpSize;  // of a lane
-  const PartList list(shape, job, job.block_offset + job.count - 1);
-  const int64_t parts = list.size();
+  const PartList<WINDOW> list(shape, job, job.block_offset + job.count - 1);
+  const int parts = list.size();
   const int lane = threadIdx.x % kWarpSize;
   const bool softmax = shape.near_power == 0;
   for (int r = 0; r < job.count; ++r) {
     float values[kColumns] = {}, weights = 0, top = -INFINITY;
 #pragma unroll 2
-    for (int64_t part = 0; part < parts; ++part) {
+    for (int part = 0; part < parts; ++part) {
       const float* of_row = result_of(part, r);
       const Joint joint(softmax, top, of_row[D + 1]);
       top = joint.top;
@@ -341,14 +331,14 @@ __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const Att
 
 // Few rows. blockIdx: job, head, part; one warp. The warp that stores its part last joins all parts
 // of the job and head. arrivals: [jobs][heads], zero.
-template <int D, bool GATED>
+template <int D, bool GATED, bool WINDOW>
 __global__ void __launch_bounds__(kWarpSize)
     AttendParts(AttentionShape shape, const AttendJob* jobs, float* results, int32_t* arrivals) {
   AfterEarlierKernels();
-  const AttendJob job = jobs[blockIdx.x];
+  const AttendJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, lane = threadIdx.x;
-  const PartList parts(shape, job, job.block_offset + job.count - 1);
-  const int64_t part = blockIdx.z;
+  const PartList<WINDOW> parts(shape, job, job.block_offset + job.count - 1);
+  const int part = blockIdx.z;
   if (part >= parts.size()) return;
   auto* shared = SharedMemory<uint8_t>();
   const PartBuffer<D> buffer(shared + QueryBytes(16, shape.far_dim, shape.near_dim),
@@ -374,11 +364,9 @@ __global__ void __launch_bounds__(kWarpSize)
   last = part + 1 == parts.size();
 #endif
   __syncwarp();
-  // The job is read again: kept until here, it would cost every part registers.
   if (!last) return;
-  const AttendJob& again = jobs[blockIdx.x];
-  JoinParts<D, GATED>(shape, again, head, [&](int64_t of_part, int r) {
-    return results + ResultOffset<D>(shape, again, head, of_part) + r * RowResult<D>();
+  JoinParts<D, GATED, WINDOW>(shape, job, head, [&](int of_part, int r) {
+    return results + ResultOffset<D>(shape, job, head, of_part) + r * RowResult<D>();
   });
 }
 

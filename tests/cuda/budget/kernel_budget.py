@@ -28,12 +28,25 @@ SKIPPED = 77
 PRODUCTS = ("HMMA", "HGMMA", "IMMA")
 
 
-def _divides_32(instruction):
+def _operands(instruction):
+    return [operand.split(".")[0].strip() for operand in instruction.operands.split(",")]
+
+
+def _doubled(code, i, register):
+    """Whether the last instruction before number `i` that writes a register doubles a number."""
+    writer = next((code[j] for j in reversed(range(i)) if _operands(code[j])[0] == register), None)
+    return writer is not None and (writer.name.startswith("IMAD.SHL") and "0x2" in _operands(writer) or
+                                   re.match(r"U?SHF\.L", writer.name) is not None and "0x1" in _operands(writer))
+
+
+def _divides_32(code, i):
     """A division by what is no constant multiplies the dividend by a reciprocal and takes the high half, with an addend of
-    zero, unlike the step before it that refines the reciprocal. A division by a constant has the constant as an operand."""
-    operands = [operand.split(".")[0].strip() for operand in instruction.operands.split(",")]
-    return (instruction.name.startswith("IMAD.HI") and operands[-1] == "RZ" and
-            all(operand.startswith(("R", "UR", "P", "c[")) for operand in operands))
+    zero, unlike the step before it that refines the reciprocal. A division by a constant has the constant as an operand.
+    Divisor::Quotient (kernels/cuda/divisor.cuh) multiplies twice the dividend by a reciprocal that the host has made."""
+    operands = _operands(code[i])
+    return (code[i].name.startswith("IMAD.HI") and operands[-1] == "RZ" and
+            all(operand.startswith(("R", "UR", "P", "c[")) for operand in operands) and
+            not any(_doubled(code, i, operand) for operand in operands[1:-1]))
 
 
 def _divides_64(instruction):
@@ -41,7 +54,7 @@ def _divides_64(instruction):
 
 
 def divisions(kernel):
-    return sum(map(_divides_32, kernel.in_loops())) + sum(map(_divides_64, kernel.code))
+    return sum(_divides_32(kernel.code, i) for i in kernel.in_loops()) + sum(map(_divides_64, kernel.code))
 
 
 def products(instruction):

@@ -55,6 +55,11 @@ class KernelBudgetTest(unittest.TestCase):
         self.assertEqual(kernel_budget.figures_of(planted()),
                          {"registers": 100, "stack": 8, "worst": 9.0, "all": 6.0, "divisions": 2})
 
+    def test_a_quotient_by_a_divisor_is_no_division(self):
+        code, _ = sass.parse(["/*0000*/ IMAD.SHL.U32 R9, R9, 0x2, RZ ;", "/*0010*/ IMAD.HI.U32 R9, R9, UR6, RZ ;",
+                              "/*0020*/ IMAD.HI.U32 R8, R9, UR6, RZ ;"])
+        self.assertEqual([kernel_budget._divides_32(code, i) for i in range(3)], [False, False, True])
+
     def test_products_of_bytes_count_twice(self):
         for name, count in (("HMMA.16816.F32.BF16", 1), ("HGMMA.64x32x16.F32.BF16", 4), ("IMMA.16832.S8.S8", 2), ("IMAD", 0)):
             self.assertEqual(kernel_budget.products(sass.Instruction("", name, "R0, R4, R2, R0")), count, name)

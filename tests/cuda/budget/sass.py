@@ -56,8 +56,8 @@ class Kernel:
         return [loop for loop in loops if any(instruction.name.startswith(name) for instruction in loop)]
 
     def in_loops(self):
-        """All instructions of loops, each once."""
-        return [self.code[i] for i in sorted(set().union(*(loop.body for loop in self.loops)))]
+        """The numbers of all instructions of loops, each once."""
+        return sorted(set().union(*(loop.body for loop in self.loops)))
 
 
 def _tool(name):
