@@ -238,6 +238,7 @@ class TensorFilesTest(CheckpointTest):
             ({"shape": [-1, -2]}, "expected names of tensors and their shapes"),
             ({"shape": None}, "found damage"),
             ({"data_offsets": [0]}, "found damage"),
+            ({"data_offsets": [0.0, 8.0]}, "found damage"),
         ):
             with self.subTest(change):
                 self.write_header({BIAS: entry | change}, path)

@@ -18,7 +18,7 @@ import tokenizers
 
 from polysketch_tools import gguf_blocks, safetensors
 from polysketch_tools.convert_gguf import convert
-from polysketch_tools.errors import ToolError
+from polysketch_tools.errors import ToolError, run
 from polysketch_tools.gguf import Gguf
 from polysketch_tools.sentencepiece_model import parse, serialize
 
@@ -342,6 +342,13 @@ class Conversion(support.ToolTest):
         def without_scores(writer):
             del writer.kv_data[0]["tokenizer.ggml.scores"]
 
+        def double_scores(writer):
+            scores = [1e39 if i == normal else piece.score for i, piece in enumerate(model.pieces)]
+            kinds = gguf.GGUFValueType
+            writer.kv_data[0]["tokenizer.ggml.scores"] = gguf.gguf_writer.GGUFValue(scores, kinds.ARRAY, kinds.FLOAT64)
+
+        with self.assertRaisesRegex(ToolError, "field tokenizer.ggml.scores: expected finite numbers of float32"):
+            self.made(self.write(pieces=model.pieces, change=double_scores))
         with self.assertRaisesRegex(ToolError, "field tokenizer.ggml.scores: missing"):
             self.made(self.write(pieces=model.pieces, change=without_scores))
         with self.assertRaisesRegex(ToolError, "tokenizer.ggml.model: expected one of gpt2, llama, found 't5'"):
@@ -406,6 +413,15 @@ class Conversion(support.ToolTest):
             with self.subTest(words), self.assertRaisesRegex(ToolError, words):
                 self.made(self.write(**options))
             self.assertFalse((self.dir / "out").exists())
+
+    def test_an_error_is_one_line_without_control_characters(self):
+        key = "llama.\x1b[31m\n"
+        path = self.write(change=lambda writer: writer.add_uint32(key, 1))
+        with self.assertRaises(SystemExit) as ended:
+            run(lambda _: convert(path, self.dir / "out"))
+        self.assertEqual(ended.exception.code, 1)
+        self.assertIn(r"field llama.\x1b[31m\n: not supported", self.stderr.getvalue().splitlines()[-1])
+        self.assertNotIn("\x1b", self.stderr.getvalue())
 
     def test_damage_is_an_error(self):
         path = self.write()

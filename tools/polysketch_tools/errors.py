@@ -15,11 +15,13 @@ class ToolError(Exception):
 
 
 def run(main) -> None:
-    """Runs main(argv) as a program: a ToolError or an OSError becomes one line on stderr and exit status 1."""
+    """Runs main(argv) as a program: a ToolError or an OSError becomes one line on stderr and exit status 1. Names out of a
+    file are in it: what is not printable is escaped."""
     try:
         main(sys.argv[1:])
     except (ToolError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+        print(f"error: {text}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

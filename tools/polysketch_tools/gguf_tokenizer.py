@@ -1,7 +1,5 @@
 """The tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json: byte-level BPE, or that of SentencePiece."""
 
-import math
-
 from polysketch_tools import hugging_face
 from polysketch_tools.gguf import Gguf
 from polysketch_tools.sentencepiece_model import BPE, Piece, PieceType, SentencePieceModel, serialize
@@ -9,6 +7,7 @@ from polysketch_tools.tokenizer_json import added_token, begin_with, sequence
 
 # ggml's types of tokens.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+_MAX_SCORE = (2 - 2**-23) * 2.0**127  # the largest float32, which SentencePiece's scores are
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -179,8 +178,8 @@ class SentencePiece(Tokenizer):
         if file.field("tokenizer.ggml.add_eos_token", bool, False):
             raise file.error("field tokenizer.ggml.add_eos_token: not supported")
         scores = self._of_tokens("scores")
-        if not all(isinstance(score, float) and math.isfinite(score) for score in scores):
-            raise file.error("field tokenizer.ggml.scores: expected finite numbers")
+        if not all(isinstance(score, float) and abs(score) <= _MAX_SCORE for score in scores):
+            raise file.error("field tokenizer.ggml.scores: expected finite numbers of float32")
         pieces = [Piece(*piece) for piece in zip(self._tokens, scores, map(PieceType, self._types))]
         while pieces[-1].type == PieceType.UNUSED:  # rows of the embedding without a token
             pieces.pop()

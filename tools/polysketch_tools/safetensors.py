@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import operator
 import pathlib
 import struct
 from collections.abc import Iterable
@@ -104,7 +105,7 @@ def read_header(path: pathlib.Path) -> dict[str, Entry]:
             name: Entry(fields["dtype"], tuple(fields["shape"]), 8 + length + begin, end - begin)
             for name, fields in header.items()
             if name != "__metadata__"
-            for begin, end in [fields["data_offsets"]]
+            for begin, end in [map(operator.index, fields["data_offsets"])]
         }
         for name, entry in entries.items():
             _check_entry(name, entry, 8 + length, file_size)
