@@ -76,7 +76,7 @@ Result<int64_t> EngineMemory::MaxTokens(const GenerateRequest& request) const {
   const size_t memory = slot_memory() / (choices > 1 ? 2 : 1);
   const int64_t max = sizes_.TokensThatFit(memory);
   if (prompt + asked > max) {
-    return InvalidArgument("max_tokens: expected prompt and max_tokens together at most ", max,
+    return InvalidArgument("max_tokens: expected prompt and output together at most ", max,
                            " (memory of a state), found ", prompt, " + ", asked, ", which need ",
                            sizes_.BytesFor(prompt + asked), " bytes of ", memory);
   }

@@ -12,10 +12,9 @@ namespace polysketch {
 // CONTEXT_LENGTH_EXCEEDED; programs of others know the message by its first words.
 inline Status CheckContext(int64_t limit, int64_t prompt, int64_t output) {
   if (limit == 0 || prompt + output <= limit) return Status();
-  return InvalidArgument(
-             "prompt: this model's maximum context length is ", limit,
-             " tokens: expected prompt and max_tokens to be at most that together, found ", prompt,
-             " + ", output)
+  return InvalidArgument("prompt: this model's maximum context length is ", limit,
+                         " tokens: expected prompt and output to be at most that together, found ",
+                         prompt, " + ", output)
       .WithReason(Reason::kContextLengthExceeded);
 }
 

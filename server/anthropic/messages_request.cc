@@ -194,18 +194,18 @@ Result<CompletionJob> ToMessagesJob(const Json& body, const ServedModel& model,
                                     chat::HoldMemory hold) {
   CompletionJob job;
   v1::CompleteRequest& request = job.common;
-  job.options.field_names.insert(job.options.field_names.end(),
-                                 {{"stop:", "stop_sequences:"}, {"stop[", "stop_sequences["}});
   JsonFields fields(body);
   job.options.model = fields.String("model").value_or("");
   job.options.stream = fields.Bool("stream").value_or(false);
-  ReadGeneration(&fields, &request);
-  if (const auto stops = fields.Strings("stop_sequences"))
+  ReadGeneration(&fields, &job);
+  if (const auto stops = fields.Strings("stop_sequences")) {
     request.mutable_stop()->Add(stops->begin(), stops->end());
+    job.options.Name("stop", "stop_sequences");
+  }
   ReadOutputFormat(&fields, "output_config", "effort", &request);
   job.options.grammar.output = OutputField(body);
   job.options.migrates = false;
-  ReadMaxTokens(&fields, {"max_tokens"}, &request);
+  ReadMaxTokens(&fields, {"max_tokens"}, &job);
   AcceptCacheControl(&fields);
   Refuse(&fields, {"thread"}, "the server keeps no messages; send the whole conversation");
   ChatOptions options;
@@ -215,6 +215,7 @@ Result<CompletionJob> ToMessagesJob(const Json& body, const ServedModel& model,
   ToolUse tools = ReadMessagesTools(&fields);
   const Json* const system = fields.Any("system");
   const Json* const messages = fields.Needed("messages", "an array of messages");
+  job.options.Name("prompt", "messages");
   PS_RETURN_IF_ERROR(fields.Finish());
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list, ToMessages(system, *messages));
   // An answer that has begun is continued.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/chat/budget.h"
@@ -20,7 +21,7 @@ Result<std::string> TextOf(const Json& json, chat::Budget* budget) {
   return chat::ToJson(value, chat::JsonForm(), budget);
 }
 
-void AddParagraph(const std::string& text, std::string* content) {
+void AddParagraph(std::string_view text, std::string* content) {
   if (!content->empty()) *content += "\n\n";
   *content += text;
 }
@@ -69,12 +70,16 @@ Result<std::string> TextOfCalls(const Json& calls, chat::Budget* budget) {
   return text;
 }
 
-// Makes a message of the user of the result of a tool: JSON, or a role that the model has not
-// learned, is what small models repeat. `tools`: by the ids of calls.
+// Ends results that nothing of the user follows: without it small models repeat their call.
+constexpr std::string_view kAnswer =
+    "Now answer my question in words, unless you need another tool.";
+
+// Makes a message of the user of the result of a tool: a role that the model has not learned is
+// text that it repeats. `tools`: by the ids of calls.
 void MakeResult(const std::map<std::string, std::string>& tools, ChatMessage* message) {
   const auto found = tools.find(message->tool_call_id);
   const std::string& name = found == tools.end() ? message->name : found->second;
-  message->content.insert(0, StrCat("Result of ", name.empty() ? "the tool" : name, ":\n"));
+  message->content.insert(0, StrCat("The tool ", name, name.empty() ? "" : " ", "returned: "));
   message->role = "user";
   message->name.clear();
   message->tool_call_id.clear();
@@ -101,10 +106,12 @@ Status DescribeTools(const Json& tools, bool takes_system, const chat::HoldMemor
     if (results && message.role == "user") {
       AddParagraph(message.content, &described.back().content);
     } else {
+      if (results) AddParagraph(kAnswer, &described.back().content);
       described.push_back(std::move(message));
     }
     results = result;
   }
+  if (results) AddParagraph(kAnswer, &described.back().content);
   *messages = std::move(described);
   if (tools.is_null()) return Status();
   PS_ASSIGN_OR_RETURN(const std::string description, Description(tools, &budget));

@@ -14,8 +14,8 @@ namespace polysketch {
 //   it, which is made if there is none; the first message of the user where the template does not
 //   take system messages.
 // - Calls: lines of the answer, in that form.
-// - Their results: a message of the user, "Result of NAME:" and the content, with the one of the
-//   user that follows.
+// - Their results: a message of the user, "The tool NAME returned: " and the content, with the one
+//   of the user that follows; where none does, with a last line that asks for the answer.
 // `hold`: ChatOptions::hold.
 Status DescribeTools(const nlohmann::ordered_json& tools, bool takes_system,
                      const chat::HoldMemory& hold, std::vector<ChatMessage>* messages);

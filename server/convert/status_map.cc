@@ -40,6 +40,12 @@ google::rpc::RetryInfo ToRetryInfo(std::chrono::milliseconds delay) {
   return info;
 }
 
+// Whether a field is `name`, or a part of it.
+bool IsOf(std::string_view name, std::string_view field) {
+  return field.starts_with(name) &&
+         (field.size() == name.size() || field[name.size()] == '.' || field[name.size()] == '[');
+}
+
 // The value of grpc-status-details-bin.
 std::string Details(const Status& status, const std::string& message) {
   google::rpc::Status details;
@@ -61,7 +67,7 @@ Status Prefixed(std::string_view prefix, const Status& status) {
 
 Status Renamed(const Status& status, const FieldNames& names) {
   for (const auto& [name, other] : names) {
-    if (status.message().starts_with(name))
+    if (name.ends_with('.') ? status.message().starts_with(name) : IsOf(name, status.field()))
       return status.WithMessage(StrCat(other, status.message().substr(name.size())));
   }
   return status;

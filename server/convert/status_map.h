@@ -18,7 +18,7 @@ namespace polysketch {
 // Returns `status` with `prefix` before its message; OK stays OK.
 Status Prefixed(std::string_view prefix, const Status& status);
 // How fields are named elsewhere: a message that begins with the first begins with the second
-// instead.
+// instead. The first is a whole name, or ends with a dot ("sampling.").
 using FieldNames = std::vector<std::pair<std::string_view, std::string_view>>;
 // Of names that fit, the first counts.
 Status Renamed(const Status& status, const FieldNames& names);

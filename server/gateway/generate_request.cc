@@ -163,18 +163,19 @@ Status NameGenerateFields(const Status& status) {
   static const FieldNames kNames = {
       {"sampling.", "sampling_params."},
       {"structured_output.", "sampling_params."},
-      {"structured_output:", "sampling_params.constraint:"},
+      {"structured_output", "sampling_params.constraint"},
       {"prompt.tokens", "tokenized.input_ids"},
       {"prompt.text", "text"},
       {"prompt", "tokenized.input_ids"},
       {"include_stop_in_output", "sampling_params.include_stop_str_in_output"},
       {"echo", "sampling_params.prompt_logprobs"},
       {"stop", "sampling_params.stop"},
+      {"stop_token_ids", "sampling_params.stop_token_ids"},
       {"max_tokens", "sampling_params.max_tokens"},
       {"min_tokens", "sampling_params.min_tokens"},
       {"logprobs", "sampling_params.logprobs"},
       {"ignore_eos", "sampling_params.ignore_eos"},
-      {"n:", "sampling_params.n:"},
+      {"n", "sampling_params.n"},
       {"best_of", "sampling_params.n"},
   };
   return status.code() == Code::kInvalidArgument ? Renamed(status, kNames) : status;

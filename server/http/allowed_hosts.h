@@ -14,8 +14,8 @@ namespace polysketch {
 // below it always do. Other names must be in `allowed`, separated by commas; "*" allows any name.
 bool IsAllowedHost(std::string_view host, std::string_view allowed);
 
-// The value of Access-Control-Allow-Origin for `origin`, the value of an Origin header; empty: none.
-// `allowed`: origins ("https://app.example") separated by commas; "*" allows any.
+// The value of Access-Control-Allow-Origin for `origin`, the value of an Origin header; empty:
+// none. `allowed`: origins ("https://app.example") separated by commas; "*" allows any.
 std::string AllowedOrigin(std::string_view origin, std::string_view allowed);
 
 // Whether only this machine can reach a listener at `address`: "127.0.0.1:8000", "[::1]:8000",

@@ -43,8 +43,8 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
                                          const google::protobuf::Message& request,
                                          Callbacks callbacks);
 
-  // Starts the RPC Complete, whose request and responses stay messages. The transport has admitted the
-  // caller. `service` outlives the call. `chat`: CallContext::is_chat. Otherwise as Start.
+  // Starts the RPC Complete, whose request and responses stay messages. The transport has admitted
+  // the caller. `service` outlives the call. `chat`: CallContext::is_chat. Otherwise as Start.
   static std::shared_ptr<HttpCall> StartCompletion(ServiceContext* service,
                                                    std::shared_ptr<HttpExchange> exchange,
                                                    v1::CompleteRequest request, Callbacks callbacks,
@@ -103,8 +103,8 @@ class HttpCall final : public CallContext, public std::enable_shared_from_this<H
   bool finished_ = false;
 };
 
-// Memory of a message: the message itself, its JSON and the text of that, in bytes of its serialized
-// form.
+// Memory of a message: the message itself, its JSON and the text of that, in bytes of its
+// serialized form.
 inline constexpr int64_t kJsonOfMessage = 12;
 
 // Starts the unary RPC `method`. `done` receives its response or its status, once, on any thread;

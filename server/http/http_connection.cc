@@ -1,5 +1,5 @@
-// The parser of Beast 1.81 asserts, in builds with assertions, that no client sends the end of an empty
-// body byte by byte. One may: it parses as any other.
+// The parser of Beast 1.81 asserts, in builds with assertions, that no client sends the end of an
+// empty body byte by byte. One may: it parses as any other.
 #define BOOST_DISABLE_ASSERTS
 
 #include "server/http/http_connection.h"
@@ -26,14 +26,16 @@ namespace http = beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Input that is read and dropped, so that a client which still sends a refused body reads the reply.
+// Input that is read and dropped, so that a client which still sends a refused body reads the
+// reply.
 constexpr size_t kMaxLingerBytes = size_t{64} << 20;
 constexpr std::chrono::milliseconds kLinger{2000};
 // Bytes held for a byte of a body that is read: the text doubles its memory when it grows.
 constexpr int64_t kHeldPerByte = 2;
 // More than one read brings.
 constexpr size_t kGrowsBefore = size_t{256} << 10;
-// Time between the checks whether a client that sends no more, or has sent a second request, has left.
+// Time between the checks whether a client that sends no more, or has sent a second request, has
+// left.
 constexpr std::chrono::milliseconds kGoneCheck{50};
 // Time from the end of what a client sends to the first bytes that tell whether it has left.
 constexpr std::chrono::milliseconds kFirstProbe{1000};
@@ -49,8 +51,8 @@ std::string PeerOf(const tcp::socket& socket) {
                                 : StrCat("ipv6:[", host, "]:", peer.port());
 }
 
-// A client that vanishes, or an older one that leaves and may get no 100 Continue, is noticed by TCP
-// alone, in about a minute.
+// A client that vanishes, or an older one that leaves and may get no 100 Continue, is noticed by
+// TCP alone, in about a minute.
 void SetKeepAlive(int fd) {
   const auto set = [fd](int level, int option, int value) {
     (void)setsockopt(fd, level, option, &value, sizeof(value));
@@ -359,7 +361,8 @@ void HttpConnection::WatchForLeave() {
 
 // The socket has input: a request that waits for its turn, or the end of what the client sends. A
 // client that has closed one direction of the connection waits for its answer, one that has closed
-// both has left; only bytes that are sent to it tell which, because it refuses them in the second case.
+// both has left; only bytes that are sent to it tell which, because it refuses them in the second
+// case.
 void HttpConnection::CheckLeave() {
   if (exchange_ == nullptr || !stream_.socket().is_open()) return;
   pollfd poll_fd{.fd = stream_.socket().native_handle(), .events = POLLRDHUP, .revents = 0};

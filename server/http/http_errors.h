@@ -1,7 +1,8 @@
 // Errors over HTTP, in the shape of OpenAI's API,
 //   {"error": {"message": ..., "type": ..., "param": ..., "code": ...}},
 // or of Anthropic's:
-//   {"type": "error", "error": {"type": ..., "message": ..., "details": {"error_code": ...}}, "request_id": ...}.
+//   {"type": "error", "error": {"type": ..., "message": ..., "details": {"error_code": ...}},
+//    "request_id": ...}.
 #pragma once
 
 #include <string>
@@ -25,16 +26,17 @@ std::string AnthropicErrorBody(const Status& status, std::string_view request_id
 // and 503. `headers`: more of them.
 void ReplyError(HttpExchange* exchange, const Status& status, HttpHeaders headers = {});
 
-// Whether the method of a request is `allowed`: "GET", which HEAD is too, "POST", or "GET, DELETE". Replies
-// with 405 otherwise.
+// Whether the method of a request is `allowed`: "GET", which HEAD is too, "POST", or "GET, DELETE".
+// Replies with 405 otherwise.
 bool CheckMethod(HttpExchange* exchange, std::string_view allowed);
 // Replies with 404 to a request for a path that is not served.
 void ReplyNoSuchPath(HttpExchange* exchange);
 // INVALID_ARGUMENT for a body that is not JSON by its Content-Type. It keeps a page of another site
-// from using the server through a browser: such a page cannot send JSON without a preflight request.
+// from using the server through a browser: such a page cannot send JSON without a preflight
+// request.
 Status CheckJsonType(const HttpRequest& request);
-// The same, but a JSON object may have any type where no browser has sent it, as by `curl -d`: browsers
-// send Origin, or Sec-Fetch-Site, with each POST.
+// The same, but a JSON object may have any type where no browser has sent it, as by `curl -d`:
+// browsers send Origin, or Sec-Fetch-Site, with each POST.
 Status CheckApiBody(const HttpRequest& request);
 
 }  // namespace polysketch

@@ -47,8 +47,8 @@ struct HttpRequest {
   void SetHeader(std::string_view name, std::string value);
 };
 
-// One request and its response: Reply, or StartStream, any number of Send and EndStream. Thread-safe.
-// Once the client has left, what is sent is dropped.
+// One request and its response: Reply, or StartStream, any number of Send and EndStream.
+// Thread-safe. Once the client has left, what is sent is dropped.
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;

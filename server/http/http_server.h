@@ -1,10 +1,11 @@
 // HTTP/1.1, with or without TLS, on Boost.Beast: one thread reads requests and writes responses of
 // all connections. Handlers run on that thread and answer later, from any thread.
 //
-// When max_connections are open, a new one gets in: of the client with the most connections, the one is
-// closed that has waited longest without a request, or has sent its body longest. A connection whose
-// request runs is never closed for another. If all of them run requests, a third more are open to
-// clients that run less than their share (base/shares.h), and kProbeConnections to probes.
+// When max_connections are open, a new one gets in: of the client with the most connections, the
+// one is closed that has waited longest without a request, or has sent its body longest. A
+// connection whose request runs is never closed for another. If all of them run requests, a third
+// more are open to clients that run less than their share (base/shares.h), and kProbeConnections to
+// probes.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>

@@ -1,4 +1,5 @@
-// The page /metrics in the text format of Prometheus: that of --metrics-listen, and of --http-listen.
+// The page /metrics in the text format of Prometheus: that of --metrics-listen, and of
+// --http-listen.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// The head of a request: the request line, the fields and the empty line after them, as RFC 9112 has
-// them. Boost.Beast parses it; what Beast takes beyond the RFC is refused here, because another
+// The head of a request: the request line, the fields and the empty line after them, as RFC 9112
+// has them. Boost.Beast parses it; what Beast takes beyond the RFC is refused here, because another
 // program that reads the same bytes (a proxy, a cache) may find other requests in them.
 #pragma once
 
@@ -33,8 +33,9 @@ class HeadScanner {
 
 using BeastRequest = boost::beast::http::request<boost::beast::http::string_body>;
 
-// Checks what says where a request ends and whom it is for: Host, Content-Length, Transfer-Encoding,
-// the number of fields. After an error nothing is known of the bytes that follow the head.
+// Checks what says where a request ends and whom it is for: Host, Content-Length,
+// Transfer-Encoding, the number of fields. After an error nothing is known of the bytes that follow
+// the head.
 Status CheckFraming(const BeastRequest& head, int64_t max_fields);
 
 // What a request is for.

@@ -77,7 +77,8 @@ class ServerExchange final : public HttpExchange,
   bool Add(std::string_view bytes, bool end);
   void PostFlush();
   std::string Chunk(std::string_view piece) const;
-  // Sends the comment of the stream when it has been silent, until the end. On the thread of the loop.
+  // Sends the comment of the stream when it has been silent, until the end. On the thread of the
+  // loop.
   void WatchForSilence();
 
   HeldMemory body_memory_;

@@ -27,8 +27,8 @@ class StatusPage {
 
   // Whether `path` answers probes, which have no credentials.
   static bool IsHealthPath(std::string_view path);
-  // Whether a request needs no key: that of a probe, or of a file of the page, which is the same for all
-  // and asks for the key itself.
+  // Whether a request needs no key: that of a probe, or of a file of the page, which is the same
+  // for all and asks for the key itself.
   static bool IsOpen(const HttpRequest& request);
   // Whether `path` is for browsers: a file of the page, its data or its sessions.
   static bool IsPagePath(std::string_view path);

@@ -119,7 +119,8 @@ class ChoicesForm : public AnswerForm {
     if (choice->echo != nullptr) text.insert(0, choice->echo->text);
     return text;
   }
-  // The JSON of choice `index`: `field` with `value`, and with all else that it has, which is taken.
+  // The JSON of choice `index`: `field` with `value`, and with all else that it has, which is
+  // taken.
   std::string ChoiceJson(size_t index, const char* field, Json value, Answer* answer) {
     AnswerChoice* const choice = &answer->choices[index];
     Json json = {{"index", index}};
@@ -142,8 +143,8 @@ class ChoicesForm : public AnswerForm {
 
   const CompletionOptions& options() const { return options_; }
 
-  // The text of an object that has an empty array in the place of the log-probabilities of the prompt of choice
-  // `index`, if there are any.
+  // The text of an object that has an empty array in the place of the log-probabilities of the
+  // prompt of choice `index`, if there are any.
   std::string WithPromptLogprobs(std::string object, size_t index, const Answer& answer) const {
     if (!options_.prompt_logprobs) return object;
     const EchoedPrompt& echo = answer.echoes[index / static_cast<size_t>(options_.choices)];

@@ -33,8 +33,9 @@ class BlockForm : public AnswerForm {
  protected:
   using Kind = AnswerBlock::Kind;
 
-  // `call_prefix`: of the ids of calls. `repeats`: the end of a stream repeats the blocks, which are kept, and says
-  // which call is none. Without it nothing takes a block back: a call is one when it is complete.
+  // `call_prefix`: of the ids of calls. `repeats`: the end of a stream repeats the blocks, which
+  // are kept, and says which call is none. Without it nothing takes a block back: a call is one
+  // when it is complete.
   BlockForm(const CompletionOptions& options, AnswerHeader header, std::string_view call_prefix,
             bool repeats);
 

@@ -72,18 +72,18 @@ Result<ChatMessage> ToChatMessage(const Json& object, const std::string& field,
   const bool of_tool = tools && message.role == "tool";
   message.name = fields.String("name").value_or("");
   if (of_tool) message.tool_call_id = fields.String("tool_call_id").value_or("");
-  const Json* const calls =
-      tools && message.role == "assistant" ? fields.Any("tool_calls") : nullptr;
+  const bool may_call = tools && message.role == "assistant";
+  const Json* const calls = may_call ? fields.Any("tool_calls") : nullptr;
   if (calls != nullptr) {
     Result<Json> list = ToToolCalls(*calls, field + ".tool_calls");
     fields.Merge(list.status());
     if (list.ok()) message.tool_calls = *std::move(list);
+  }
+  if (may_call) {
+    // The name of DeepSeek, and of later versions of vLLM.
+    for (const char* const name : {"reasoning_content", "reasoning"})
+      if (const auto text = fields.String(name)) message.reasoning = *text;
   } else {
-    if (tools && message.role == "assistant") {
-      // The name of DeepSeek, and of later versions of vLLM.
-      for (const char* const name : {"reasoning_content", "reasoning"})
-        if (const auto text = fields.String(name)) message.reasoning = *text;
-    }
     Refuse(&fields, {"tool_calls"}, "messages of the assistant in chat completions have calls");
   }
   if (!of_tool)
@@ -94,17 +94,18 @@ Result<ChatMessage> ToChatMessage(const Json& object, const std::string& field,
     Result<std::string> text = ContentText(*content, field + ".content", text_types);
     fields.Merge(text.status());
     if (text.ok()) message.content = *std::move(text);
-  } else if (message.tool_calls.is_null()) {
+  } else if (calls == nullptr && message.reasoning.empty()) {
+    // Clients write null beside an empty list of calls too.
     fields.Fail("content", "expected a string or an array of parts, found none");
   }
   PS_RETURN_IF_ERROR(fields.Finish());
   return message;
 }
 
-Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model) {
+Result<const ChatTemplate*> RequireChatTemplate(const ServedModel& model, std::string_view field) {
   if (model.chat_template != nullptr) return model.chat_template;
-  return FailedPrecondition("messages: expected a model with a chat template, found none: ",
-                            model.no_chat_template);
+  return FailedPrecondition(
+      field, ": expected a model with a chat template, found none: ", model.no_chat_template);
 }
 
 Result<std::vector<ChatMessage>> ToChatMessages(const Json& messages, const std::string& field,
@@ -140,7 +141,7 @@ void SetChatPrompt(const std::vector<int32_t>& ids, CompletionJob* job) {
 Status SetConversation(std::vector<ChatMessage> messages, ChatOptions options,
                        const ServedModel& model, CompletionJob* job) {
   v1::CompleteRequest* const request = &job->common;
-  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
+  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model, "messages"));
   job->options.turn_ends = chat_template->stops();
   request->mutable_stop()->Add(chat_template->stops().begin(), chat_template->stops().end());
   PS_RETURN_IF_ERROR(WriteTools(model, /*begins=*/true, &messages, &options));
@@ -228,7 +229,7 @@ Result<CompletionJob> ToChatJob(const Json& body, const ServedModel& model, chat
   ReadPromptLogprobs(&fields, &job.options, &request);
   ChatOptions options = ReadChatOptions(&fields);
   options.hold = std::move(hold);
-  ReadMaxTokens(&fields, {"n_predict", "max_tokens", "max_completion_tokens"}, &request);
+  ReadMaxTokens(&fields, {"n_predict", "max_tokens", "max_completion_tokens"}, &job);
   const bool echo = fields.Bool("echo").value_or(false);
   if (fields.Bool("add_special_tokens").value_or(false))
     fields.Fail("add_special_tokens", "expected false: the template writes control pieces");
@@ -236,6 +237,7 @@ Result<CompletionJob> ToChatJob(const Json& body, const ServedModel& model, chat
   ToolUse tools = ReadTools(&fields);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/false, &options);
   const Json* const messages = fields.Needed("messages", "an array of messages");
+  job.options.Name("prompt", "messages");
   PS_RETURN_IF_ERROR(fields.Finish());
   PS_ASSIGN_OR_RETURN(const std::vector<ChatMessage> list,
                       ToChatMessages(*messages, "messages", {"text"}, /*tools=*/true));

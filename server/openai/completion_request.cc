@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -36,15 +37,19 @@ void ReadLogitBias(JsonFields* fields, v1::Sampling* sampling) {
   }
 }
 
-void ReadSampling(JsonFields* fields, v1::Sampling* sampling) {
+void ReadSampling(JsonFields* fields, CompletionOptions* options, v1::Sampling* sampling) {
   if (const auto value = fields->Number("temperature")) sampling->set_temperature(*value);
   if (const auto value = fields->Number("top_p")) sampling->set_top_p(*value);
   // vLLM's value for "off" is -1.
   if (const auto value = fields->Integer("top_k", -1, kMaxInt32))
     sampling->set_top_k(static_cast<int32_t>(std::max<int64_t>(*value, 0)));
   if (const auto value = fields->Number("min_p")) sampling->set_min_p(*value);
-  for (const char* const name : {"repeat_penalty", "repetition_penalty"})
-    if (const auto value = fields->Number(name)) sampling->set_repetition_penalty(*value);
+  for (const char* const name : {"repeat_penalty", "repetition_penalty"}) {
+    const auto value = fields->Number(name);
+    if (!value.has_value()) continue;
+    sampling->set_repetition_penalty(*value);
+    options->Name("sampling.repetition_penalty", name);
+  }
   // The penalty counts all tokens.
   const int64_t last = fields->Integer("repeat_last_n", -1, kMaxInt32).value_or(-1);
   if (last > 0 && sampling->has_repetition_penalty() && sampling->repetition_penalty() != 1)
@@ -151,11 +156,14 @@ int64_t MaxModelTokens(const ServedModel& model) {
 }
 
 void ReadMaxTokens(JsonFields* fields, std::initializer_list<const char*> names,
-                   v1::CompleteRequest* request) {
+                   CompletionJob* job) {
+  v1::CompleteRequest* const request = &job->common;
+  job->options.Name("max_tokens", *std::prev(names.end()));
   for (const char* const name : names) {
     // llama.cpp's value for "no limit".
     const auto limit = fields->Integer(name, -1, kMaxInt32);
     if (!limit.has_value()) continue;
+    job->options.Name("max_tokens", name);
     if (*limit < 0) {
       if (std::string_view(name) != "n_predict")
         fields->Fail(name, StrCat("expected 0 to ", kMaxInt32, ", found ", *limit));
@@ -186,8 +194,9 @@ void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prom
   if (ids->size() > most) ids->ExtractSubrange(0, static_cast<int>(ids->size() - most), nullptr);
 }
 
-void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request) {
-  ReadSampling(fields, request->mutable_sampling());
+void ReadGeneration(JsonFields* fields, CompletionJob* job) {
+  v1::CompleteRequest* const request = &job->common;
+  ReadSampling(fields, &job->options, request->mutable_sampling());
   Add(fields->Strings("stop"), request->mutable_stop());
   Add(fields->Integers("stop_token_ids"), request->mutable_stop_token_ids());
   if (const auto value = fields->Bool("ignore_eos")) request->set_ignore_eos(*value);
@@ -233,7 +242,7 @@ void ReadStreaming(JsonFields* fields, CompletionOptions* options) {
 void ReadCompletion(JsonFields* fields, const Json& body, CompletionJob* job) {
   job->options.model = fields->String("model").value_or("");
   ReadStreaming(fields, &job->options);
-  ReadGeneration(fields, &job->common);
+  ReadGeneration(fields, job);
   ReadResponseFormat(fields, &job->common);
   job->options.grammar.output = OutputField(body);
   ReadTokenIds(fields, &job->options);
@@ -260,7 +269,7 @@ Result<CompletionJob> ToCompletionJob(const Json& body, const ServedModel* model
   ReadCompletion(&fields, body, &job);
   ReadSession(&fields, &common);
   common.set_max_tokens(16);
-  ReadMaxTokens(&fields, {"n_predict", "max_tokens"}, &common);
+  ReadMaxTokens(&fields, {"n_predict", "max_tokens"}, &job);
   if (const auto value = fields.Integer("best_of", 1, 64))
     common.set_best_of(static_cast<int32_t>(*value));
   if (const auto value = fields.Integer("logprobs", 0, 20)) {

@@ -46,8 +46,14 @@ struct CompletionOptions {
   std::optional<int64_t> truncate_prompt;  // to this number of tokens; -1: to what the model takes
   bool migrates = true;                    // a client can continue the answer on another replica
   GrammarFields grammar;
-  // How errors of the RPC name the fields of the request.
-  FieldNames field_names = {{"sampling.", ""}, {"cache.salt", "cache_salt"}};
+  // How the client names fields of the RPC, for errors: "max_completion_tokens" for "max_tokens".
+  FieldNames field_names = {{"sampling.", ""},
+                            {"cache.salt", "cache_salt"},
+                            {"prompt.text", "prompt"},
+                            {"prompt.tokens.ids", "prompt"}};
+  void Name(std::string_view field, std::string_view as) {
+    field_names.insert(field_names.begin(), {field, as});
+  }
 };
 
 // One Complete call for each prompt. What the calls have in common is there once.
@@ -59,24 +65,25 @@ struct CompletionJob {
   size_t calls() const { return prompts.empty() ? 1 : prompts.size(); }
   // The request of a call.
   v1::CompleteRequest Request(size_t call) const;
-  // The memory of the job, and of the requests of all calls: each call reads its own after all of them
-  // have started.
+  // The memory of the job, and of the requests of all calls: each call reads its own after all of
+  // them have started.
   int64_t MemoryBytes() const;
 };
 
 // Number of prompts in a request.
 inline constexpr size_t kMaxPrompts = 256;
 
-// INVALID_ARGUMENT names the field. `model`: makes token ids of texts where the request needs them; null: it
-// does not.
+// INVALID_ARGUMENT names the field. `model`: makes token ids of texts where the request needs them;
+// null: it does not.
 Result<CompletionJob> ToCompletionJob(const nlohmann::ordered_json& body,
                                       const ServedModel* model = nullptr);
 
 // The context limit of the model; without one, what a prompt may have.
 int64_t MaxModelTokens(const ServedModel& model);
-// Reads the limit of the output; of several names the last that is there counts.
+// Reads the limit of the output; of several names the last that is there counts. Errors have it, or
+// the last name.
 void ReadMaxTokens(JsonFields* fields, std::initializer_list<const char*> names,
-                   v1::CompleteRequest* request);
+                   CompletionJob* job);
 // Reads prompt_logprobs. The limits of the response, logprobs and echo of the request are read.
 void ReadPromptLogprobs(JsonFields* fields, CompletionOptions* options,
                         v1::CompleteRequest* request);
@@ -85,7 +92,7 @@ void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prom
 
 // Reads the sampling parameters, stop conditions, priority and use of the prefix cache: the fields
 // that the endpoints have in common.
-void ReadGeneration(JsonFields* fields, v1::CompleteRequest* request);
+void ReadGeneration(JsonFields* fields, CompletionJob* job);
 // Reads what text completions and chat completions have in common beside the prompt.
 void ReadCompletion(JsonFields* fields, const nlohmann::ordered_json& body, CompletionJob* job);
 // Reads session, expected_position and resume_token.

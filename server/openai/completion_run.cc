@@ -11,8 +11,8 @@
 namespace polysketch {
 namespace {
 
-// Memory of what a response collects: the text of its JSON in parts, whole, and after its header. Of
-// a stream these are events with the echo of the prompt, whose parts are copied more often.
+// Memory of what a response collects: the text of its JSON in parts, whole, and after its header.
+// Of a stream these are events with the echo of the prompt, whose parts are copied more often.
 constexpr int64_t kReplyCopies = 3, kEchoCopies = 6;
 constexpr int64_t kIdBytes = 8;          // of a token id in JSON
 constexpr int64_t kLogprobsBytes = 128;  // of log-probabilities without tokens
@@ -31,6 +31,13 @@ std::string_view FinishReasonText(v1::FinishReason reason) {
     default:
       return "stop";
   }
+}
+
+// The status of a call, whose prompt is one of `prompts` of a request.
+Status OfPrompt(const Status& status, size_t prompt, size_t prompts) {
+  if (prompts == 1) return status;
+  const std::string name = StrCat("prompt[", prompt, "]");
+  return Renamed(status, {{"prompt.text", name}, {"prompt.tokens.ids", name}, {"prompt", name}});
 }
 
 }  // namespace
@@ -91,8 +98,8 @@ void CompletionRun::Start() {
                              prompt](const v1::CompleteResponse& response) {
       self->OnResponse(prompt, response);
     };
-    callbacks.on_finish = [self = shared_from_this()](const Status& status) {
-      self->OnFinish(status);
+    callbacks.on_finish = [self = shared_from_this(), prompt](const Status& status) {
+      self->OnFinish(prompt, status);
     };
     v1::CompleteRequest request = job_.Request(prompt);
     if (job_.options.token_ids) {
@@ -152,11 +159,11 @@ void CompletionRun::OnResponse(size_t prompt, const v1::CompleteResponse& respon
   }
 }
 
-void CompletionRun::OnFinish(const Status& status) {
+void CompletionRun::OnFinish(size_t prompt, const Status& status) {
   std::lock_guard lock(mutex_);
   --running_;
   if (ended_) return;
-  if (!status.ok()) return Fail(status);
+  if (!status.ok()) return Fail(OfPrompt(status, prompt, answer_.prompt_tokens.size()));
   if (running_ > 0) return;
   if (!answer_.resume_token.empty() && !job_.options.migrates)
     return Fail(Unavailable("the server is draining").WithReason(Reason::kDraining));

@@ -21,8 +21,8 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
  public:
   // Steps of an endpoint around the calls. Called once each, at most, on any thread.
   struct Hooks {
-    // After the last call, before the end of the response, which waits for `done`. Calls `done` later,
-    // not at once. Null: none.
+    // After the last call, before the end of the response, which waits for `done`. Calls `done`
+    // later, not at once. Null: none.
     std::function<void(const Answer& answer, std::function<void(const Status&)> done)> before_end;
     // The request has failed, or the client has left. Null: none.
     std::function<void()> on_failure;
@@ -37,7 +37,7 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
 
  private:
   void OnResponse(size_t prompt, const v1::CompleteResponse& response);
-  void OnFinish(const Status& status);
+  void OnFinish(size_t prompt, const Status& status);
   // The functions below hold mutex_.
   // `tokens`: of the prompt.
   void OnSubmitted(size_t prompt, int64_t tokens);

@@ -1,5 +1,5 @@
-// JSON that is made in parts, as text: a reply of any size is bytes that were counted when they came,
-// not a tree of values that takes ten times as much and is printed at once.
+// JSON that is made in parts, as text: a reply of any size is bytes that were counted when they
+// came, not a tree of values that takes ten times as much and is printed at once.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace polysketch {
 // Appends elements of an array to others, or to text that ends with its bracket.
 void AppendElements(std::string_view elements, std::string* text);
 
-// The text of `object` with `value`, JSON text, as the member `name`, which is an empty array in `object`
-// and in none of its members.
+// The text of `object` with `value`, JSON text, as the member `name`, which is an empty array in
+// `object` and in none of its members.
 std::string WithMember(const nlohmann::ordered_json& object, std::string_view name,
                        std::string_view value);
 // The same for the text of the object.

@@ -11,11 +11,12 @@
 namespace polysketch {
 namespace {
 
-// The memory of what becomes of a body, in that of its JSON: the JSON, and messages with its strings,
-// whose arrays take as much.
+// The memory of what becomes of a body, in that of its JSON: the JSON, and messages with its
+// strings, whose arrays take as much.
 constexpr int64_t kValuesOfBody = 2;
 
-// Runs `work`, or replies with its error. An exception of a library ends the request, not the process.
+// Runs `work`, or replies with its error. An exception of a library ends the request, not the
+// process.
 void RunOrReply(HttpExchange* exchange, const std::function<Status()>& work) {
   Status status;
   try {

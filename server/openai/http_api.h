@@ -1,5 +1,6 @@
-// What the paths of the HTTP APIs have in common: the checks of a request, the threads that parse it, and
-// the run of its calls. A protocol is a function that answers requests of its paths, as HandleOpenAi.
+// What the paths of the HTTP APIs have in common: the checks of a request, the threads that parse
+// it, and the run of its calls. A protocol is a function that answers requests of its paths, as
+// HandleOpenAi.
 #pragma once
 
 #include <functional>
@@ -27,8 +28,8 @@ class HttpApi {
   using BodyWork =
       std::function<Status(const nlohmann::ordered_json& body, const chat::HoldMemory& hold)>;
 
-  // Bytes for each byte of a chat: its messages and the text of the prompt, beside what the template
-  // makes, and ids, of which each byte may have one.
+  // Bytes for each byte of a chat: its messages and the text of the prompt, beside what the
+  // template makes, and ids, of which each byte may have one.
   static constexpr int64_t kChatPerByte = 20;
 
   // `model_name`: the name of the model in the API; empty: the name of its folder. `router` and
@@ -43,11 +44,11 @@ class HttpApi {
   // Whether a request may run: `method` is its own, a POST has JSON, and the server has a model and
   // does not drain. Replies with the error otherwise.
   bool Admit(HttpExchange* exchange, std::string_view method) const;
-  // Runs `work` with the body, as ParseCompletionBody reads it: at once if it is small, otherwise as RunChat, without the
-  // memory of a chat.
+  // Runs `work` with the body, as ParseCompletionBody reads it: at once if it is small, otherwise
+  // as RunChat, without the memory of a chat.
   void RunBody(const Exchange& exchange, const BodyWork& work) const;
-  // Runs `work` in the tokenizer pool, unless the client leaves before it starts: a template takes time. Holds the memory
-  // of the body as JSON, of messages and of a chat while it runs.
+  // Runs `work` in the tokenizer pool, unless the client leaves before it starts: a template takes
+  // time. Holds the memory of the body as JSON, of messages and of a chat while it runs.
   void RunChat(const Exchange& exchange, const BodyWork& work) const {
     RunInPool(exchange, kChatPerByte, work);
   }

@@ -1,6 +1,7 @@
 #include "server/openai/json_fields.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <unordered_set>
 
@@ -33,7 +34,9 @@ std::string_view JsonTypeName(const Json& value) {
     case Json::value_t::boolean:
       return "a boolean";
     case Json::value_t::number_float:
-      return "a number with a fraction";
+      // An integer of more bits is read as one of these.
+      return std::abs(value.get<double>()) < 0x1p63 ? "a number with a fraction"
+                                                    : "a number of more than 64 bits";
     default:
       return "an integer";
   }
@@ -153,7 +156,8 @@ const Json* JsonFields::Object(const char* name) {
 
 void JsonFields::Ignore(std::initializer_list<const char*> names) {
   for (const char* const name : names) {
-    // Of the elements of arrays, which are the server's own output that comes back, none is counted.
+    // Of the elements of arrays, which are the server's own output that comes back, none is
+    // counted.
     if (Any(name) != nullptr && prefix_.find('[') == std::string::npos)
       Merge(CheckIgnored(prefix_, name));
   }

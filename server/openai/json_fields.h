@@ -1,5 +1,5 @@
-// Reads the fields of a JSON object of a client, whose members are in the order of its text. A field that is null
-// counts as absent.
+// Reads the fields of a JSON object of a client, whose members are in the order of its text. A
+// field that is null counts as absent.
 #pragma once
 
 #include <cstdint>

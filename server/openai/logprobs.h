@@ -24,20 +24,21 @@ std::string TokenText(const Tokenizer* tokenizer, int32_t id);
 std::optional<IncrementalDecoder> TextDecoder(const Tokenizer* tokenizer,
                                               const v1::CompleteRequest& request);
 
-// Appends the tokens of an echo to the elements of an array, in vLLM's form of prompt_logprobs: null for a token
-// without a log-probability, or {"ID": {"logprob", "rank", "decoded_token"}, ...}, the token itself first, then
-// the most likely ones.
+// Appends the tokens of an echo to the elements of an array, in vLLM's form of prompt_logprobs:
+// null for a token without a log-probability, or {"ID": {"logprob", "rank", "decoded_token"}, ...},
+// the token itself first, then the most likely ones.
 void AppendPromptLogprobs(const v1::Delta& delta, int alternatives, const Tokenizer* tokenizer,
                           std::string* elements);
 
 // The elements of the arrays of log-probabilities, each as text.
 using LogprobColumns = std::array<std::string, 4>;
 
-// The log-probabilities of one choice, to which deltas are added: as text, which takes a tenth of the memory of values.
+// The log-probabilities of one choice, to which deltas are added: as text, which takes a tenth of
+// the memory of values.
 class Logprobs {
  public:
-  // kCompletion: {"tokens": [...], "token_logprobs": [...], "top_logprobs": [...], "text_offset": [...]}. An offset
-  // counts the characters of the text of the choice before the one in which the token begins.
+  // kCompletion: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, an array each. An
+  // offset counts the characters of the text of the choice before the one where the token begins.
   // kChat: {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}], "refusal": null}.
   enum class Form { kCompletion, kChat };
 

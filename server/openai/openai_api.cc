@@ -58,7 +58,7 @@ void RunText(const HttpApi& api, const Exchange& exchange,
         started->held.Hold(static_cast<int64_t>(started->job.request.SpaceUsedLong())));
     const auto reply = [exchange, to_body = started->job.body](const Result<Response>& response) {
       if (!response.ok())
-        return ReplyError(exchange.get(), Renamed(response.status(), {{"text:", "prompt:"}}));
+        return ReplyError(exchange.get(), Renamed(response.status(), {{"text", "prompt"}}));
       exchange->Reply(200, kJsonType, JsonText(to_body(*response)) + "\n");
     };
     exchange->Post([exchange, started, reply, &api] {

@@ -23,13 +23,14 @@ std::string TailOf(const v1::CompleteRequest& request, const Tokenizer& tokenize
   return tail;
 }
 
-// Lets reasoning precede what `request` asks of the output.
-Status FreeReasoning(const ReasoningMarks& marks, ReasoningStart start,
+// Lets reasoning precede what `request` asks of the output, by its `field`.
+Status FreeReasoning(const ReasoningMarks& marks, ReasoningStart start, const std::string& field,
                      v1::CompleteRequest* request) {
   PS_ASSIGN_OR_RETURN(Json format, FormatOf(request->structured_output()));
   if (format.is_null())
     return FailedPrecondition(
-        "grammar: expected a prompt without reasoning, which an EBNF grammar cannot follow "
+        field,
+        ": expected a prompt without reasoning, which an EBNF grammar cannot follow "
         "(chat_template_kwargs, reasoning_format)");
   const bool begun = start == ReasoningStart::kBegun;
   const Json reasoning = {{"type", "tag"},
@@ -91,11 +92,13 @@ Status BindReasoning(const ReasoningUse& use, const ServedModel& model, Completi
   // No grammar writes a control piece, and the text has none unless the request asks for it.
   if (control && !request->has_structured_output()) request->set_skip_special_tokens(false);
   if (!request->has_structured_output()) return Status();
-  if (!control) return FreeReasoning(marks, start, request);
+  const std::string& field = options->grammar.output;
+  if (!control) return FreeReasoning(marks, start, field, request);
   if (start == ReasoningStart::kMayBegin) return Status();
-  return FailedPrecondition(
-      "expected no constraint of the output after a prompt that begins reasoning, whose mark is a "
-      "control piece (chat_template_kwargs)");
+  return FailedPrecondition(field,
+                            ": expected no constraint of the output after a prompt that begins "
+                            "reasoning, whose mark is a "
+                            "control piece (chat_template_kwargs)");
 }
 
 }  // namespace polysketch

@@ -15,12 +15,14 @@ struct ReasoningUse {
   bool include = true;  // the response has it
 };
 
-// Reads reasoning_format, include_reasoning and thinking parameters of llama.cpp and vLLM, and the effort, which
-// the template gets: reasoning_effort, or with `nested` the member effort of reasoning.
+// Reads reasoning_format, include_reasoning and thinking parameters of llama.cpp and vLLM, and the
+// effort, which the template gets: reasoning_effort, or with `nested` the member effort of
+// reasoning.
 ReasoningUse ReadReasoning(JsonFields* fields, bool nested, ChatOptions* options);
 
-// Sets how the output of a job, which has its prompt and what constrains its output, is read; reasoning before
-// the answer is free then. FAILED_PRECONDITION if a constraint cannot follow reasoning.
+// Sets how the output of a job, which has its prompt and what constrains its output, is read;
+// reasoning before the answer is free then. FAILED_PRECONDITION if a constraint cannot follow
+// reasoning.
 Status BindReasoning(const ReasoningUse& use, const ServedModel& model, CompletionJob* job);
 
 }  // namespace polysketch

@@ -38,8 +38,8 @@ std::vector<Json> ItemsOf(const StoredResponse& response, bool output) {
   return items;
 }
 
-// A member that is null counts as absent, but in the arguments of a call, which the model gets as they are. The value
-// nests as a body may.
+// A member that is null counts as absent, but in the arguments of a call, which the model gets as
+// they are. The value nests as a body may.
 Json WithoutNulls(const Json& value) {
   if (!value.is_structured()) return value;
   Json kept = value.is_object() ? Json::object() : Json::array();

@@ -1,4 +1,5 @@
-// Items of stored responses: those of an input with their ids, and pages of the items of a conversation.
+// Items of stored responses: those of an input with their ids, and pages of the items of a
+// conversation.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,8 +13,8 @@
 
 namespace polysketch {
 
-// The items of `input`, a string or an array that ToResponseJob has accepted, as JSON. Those without an id
-// get one of `name`.
+// The items of `input`, a string or an array that ToResponseJob has accepted, as JSON. Those
+// without an id get one of `name`.
 std::string InputItems(const nlohmann::ordered_json& input, std::string_view name);
 
 // Which items a page has.
@@ -23,11 +24,13 @@ struct ItemsQuery {
   std::string after = {};  // the id of the item before the page; empty: the page is the first
 };
 
-// Of the query of a request. INVALID_ARGUMENT names the parameter; others than these three have no effect.
+// Of the query of a request. INVALID_ARGUMENT names the parameter; others than these three have no
+// effect.
 Result<ItemsQuery> ToItemsQuery(const std::vector<std::pair<std::string, std::string>>& query);
 
-// A page, as JSON, of the items that the first response of `conversation` was made of: the inputs of all, and
-// the outputs of the others, which it continues. The last response comes first, as from StoredResponses.
+// A page, as JSON, of the items that the first response of `conversation` was made of: the inputs
+// of all, and the outputs of the others, which it continues. The last response comes first, as from
+// StoredResponses.
 Result<std::string> ItemsPage(const std::vector<StoredResponses::Pointer>& conversation,
                               const ItemsQuery& query);
 

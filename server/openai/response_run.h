@@ -58,8 +58,8 @@ class ResponseRun final : public std::enable_shared_from_this<ResponseRun> {
 // Replies to DELETE of a stored response.
 void DeleteResponse(const std::shared_ptr<HttpExchange>& exchange, const std::string& id,
                     const HttpApi& api);
-// Each replies to GET, of a stored response and of its input_items, or returns the error. May wait for the state
-// store. `hold`: of memory until it returns.
+// Each replies to GET, of a stored response and of its input_items, or returns the error. May wait
+// for the state store. `hold`: of memory until it returns.
 Status RetrieveResponse(HttpExchange* exchange, const std::string& id, const chat::HoldMemory& hold,
                         const HttpApi& api);
 Status ListInputItems(HttpExchange* exchange, const std::string& id, const chat::HoldMemory& hold,

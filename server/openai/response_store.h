@@ -1,5 +1,5 @@
-// Stored responses in the state store: a server that drains writes their texts beside their sessions, and the
-// replicas that share the store return them.
+// Stored responses in the state store: a server that drains writes their texts beside their
+// sessions, and the replicas that share the store return them.
 //
 // Thread-safe. Functions with a store block on it. `store` may be null: there is none.
 #pragma once
@@ -15,11 +15,12 @@
 
 namespace polysketch {
 
-// Writes the responses that `texts` keeps, each for the rest of its time, the newest first. Logs an error, and ends there.
+// Writes the responses that `texts` keeps, each for the rest of its time, the newest first. Logs an
+// error, and ends there.
 void SaveResponses(const StoredResponses& texts, StateStore* store);
 
-// The response, and those that it continues, the last one first, as far as they are kept; empty: it is not.
-// `hold` is called with the memory of each response that is read from the store.
+// The response, and those that it continues, the last one first, as far as they are kept; empty: it
+// is not. `hold` is called with the memory of each response that is read from the store.
 Result<std::vector<StoredResponses::Pointer>> FindConversation(const StoredResponses::Key& key,
                                                                StoredResponses* texts,
                                                                StateStore* store,

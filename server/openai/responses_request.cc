@@ -82,9 +82,14 @@ Status AddItem(const Json& item, const std::string& field, std::vector<ChatMessa
         field, ".type: expected message, reasoning, function_call or function_call_output, found ",
         type.dump());
   }
-  PS_ASSIGN_OR_RETURN(
-      ChatMessage message,
-      ToChatMessage(object, field, {"input_text", "output_text", "text"}, type != "message"));
+  const bool of_tool = type != "message";
+  Result<ChatMessage> read =
+      ToChatMessage(object, field, {"input_text", "output_text", "text"}, of_tool);
+  if (!read.ok() && of_tool) {
+    const std::string content = field + ".content", output = field + ".output";
+    return Renamed(read.status(), {{content, output}});
+  }
+  PS_ASSIGN_OR_RETURN(ChatMessage message, std::move(read));
   // The message after its reasoning.
   ChatMessage* const last = messages->empty() ? nullptr : &messages->back();
   if (last != nullptr && message.role == "assistant" && last->role == "assistant" &&
@@ -113,8 +118,8 @@ Result<std::vector<ChatMessage>> ToTurn(const Json& input, const std::string& in
   return messages;
 }
 
-// SetConversation; where prompt and max_tokens exceed the context limit, without the oldest turns, as few as
-// may be. Messages of the system before the first turn stay, and so does the last turn.
+// SetConversation; where prompt and max_tokens exceed the context limit, without the oldest turns,
+// as few as may be. Messages of the system before the first turn stay, and so does the last turn.
 Status SetTruncated(const std::vector<ChatMessage>& messages, const ChatOptions& options,
                     const ServedModel& model, CompletionJob* job) {
   const v1::CompleteRequest bare = job->common;
@@ -269,7 +274,7 @@ Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
   v1::CompleteRequest& request = response.job.common;
   options.model = fields.String("model").value_or("");
   ReadStreaming(&fields, &options);
-  ReadGeneration(&fields, &request);
+  ReadGeneration(&fields, &response.job);
   ReadOutputFormat(&fields, "text", "verbosity", &request);
   options.grammar.output = OutputField(body);
   options.migrates = false;  // the state of the turn is in the store, and the session is as it was
@@ -283,15 +288,16 @@ Result<ResponseJob> ToResponseJob(const Json& body, const ServedModel& model,
   ChatOptions chat_options;
   chat_options.hold = std::move(hold);
   ReadTemplateVariables(&fields, &chat_options);
-  ReadMaxTokens(&fields, {"max_output_tokens"}, &request);
+  ReadMaxTokens(&fields, {"max_output_tokens"}, &response.job);
   ToolUse tools = ReadTools(&fields, /*flat=*/true);
   const ReasoningUse reasoning = ReadReasoning(&fields, /*nested=*/true, &chat_options);
   const Json* const input = fields.Needed("input", "a string or an array of messages");
+  options.Name("prompt", "input");
   PS_RETURN_IF_ERROR(fields.Finish());
   response.id.digest = DigestOf(instructions, tools);
   PS_ASSIGN_OR_RETURN(std::vector<ChatMessage> turn,
                       ToTurn(*input, previous.empty() ? instructions : ""));
-  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model));
+  PS_ASSIGN_OR_RETURN(const ChatTemplate* chat_template, RequireChatTemplate(model, "input"));
   if (!previous.empty()) {
     PS_ASSIGN_OR_RETURN(response.previous, ParseResponseId(previous, "previous_response_id"));
     if (!response.id.digest.empty() && response.id.digest != response.previous.digest) {

@@ -16,8 +16,8 @@
 namespace polysketch {
 
 inline constexpr std::string_view kResponseIdPrefix = "resp_";
-// The id of a stored response: resp_SESSION, and _DIGEST for a conversation with instructions. So the
-// server knows them again, whichever replica reads the session, without their texts.
+// The id of a stored response: resp_SESSION, and _DIGEST for a conversation with instructions. So
+// the server knows them again, whichever replica reads the session, without their texts.
 struct ResponseId {
   std::string session;
   std::string digest = {};  // of the instructions; empty: none
@@ -43,8 +43,8 @@ Result<ResponseJob> ToResponseJob(const nlohmann::ordered_json& body, const Serv
                                   chat::HoldMemory hold = nullptr);
 
 // Messages of text, reasoning and calls of tools, whole or as typed events.
-// `id`: of the response. `echo`: fields of the request that the response repeats, an object as text.
-// `options`: how calls and reasoning in the output are read.
+// `id`: of the response. `echo`: fields of the request that the response repeats, an object as
+// text. `options`: how calls and reasoning in the output are read.
 // `keep`: gets the response, as JSON, before it is sent; null: none.
 std::unique_ptr<AnswerForm> NewResponseForm(
     const std::string& id, std::string echo, AnswerHeader header, const CompletionOptions& options,

@@ -1,8 +1,8 @@
-// What GET of stored responses returns: their texts, in memory, beside the sessions, which hold states alone. A drain
-// writes them to the state store (response_store.h).
+// What GET of stored responses returns: their texts, in memory, beside the sessions, which hold
+// states alone. A drain writes them to the state store (response_store.h).
 //
-// Bounded in bytes: where there is no room the oldest texts of the client that holds the most give way. A
-// response whose text has gone can still be continued.
+// Bounded in bytes: where there is no room the oldest texts of the client that holds the most give
+// way. A response whose text has gone can still be continued.
 #pragma once
 
 #include <chrono>

@@ -147,7 +147,8 @@ Status ReadChoice(const Json& choice, bool flat, ToolUse* use) {
 
 Json Const(const std::string& text) { return {{"type", "const_string"}, {"value", text}}; }
 
-// Writes the structural tags of a form. `open`, `close`: of the form, unless they are control pieces.
+// Writes the structural tags of a form. `open`, `close`: of the form, unless they are control
+// pieces.
 class Tags {
  public:
   Tags(const ToolUse& use, const ToolFraming& framing, bool unmarked)
@@ -186,7 +187,8 @@ class Tags {
   Json OfTools() const {
     Json tags = Json::array();
     for (const Tool& tool : use_.callable) {
-      // What the grammar would not hold of a schema is left to the model where it calls as it likes.
+      // What the grammar would not hold of a schema is left to the model where it calls as it
+      // likes.
       const bool lenient = use_.choice == Choice::kAuto && !tool.strict;
       const std::string before = framing_.one_each ? open_ + Before() : "";
       const std::string after = framing_.one_each ? After() + close_ : "";
@@ -236,7 +238,8 @@ Result<ToolParsing> Bind(const ToolUse& use, const ServedModel& model,
   const bool control = piece != nullptr && piece->text == framing.open;
 
   const bool formatted = request->has_structured_output();
-  // A control piece is not sampled under a grammar, and not in the text unless the request asks for it.
+  // A control piece is not sampled under a grammar, and not in the text unless the request asks for
+  // it.
   parsing.unmarked = control && (required || formatted);
   const Tags tags(use, framing, control);
   if (required) {

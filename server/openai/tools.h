@@ -1,5 +1,5 @@
-// The tools of a chat: what a request says of them, and what the template, the grammar and the reader of the
-// output get of it.
+// The tools of a chat: what a request says of them, and what the template, the grammar and the
+// reader of the output get of it.
 #pragma once
 
 #include <functional>
@@ -36,9 +36,10 @@ struct ToolUse {
   std::vector<Tool> callable;
 };
 
-// Reads tools, tool_choice and parallel_tool_calls of a body of ParseCompletionBody. With the choice none the
-// template gets the tools all the same, so that the prompts of a conversation begin alike.
-// `flat`: the members of a function are those of its tool and of its choice, as the Responses API has them.
+// Reads tools, tool_choice and parallel_tool_calls of a body of ParseCompletionBody. With the
+// choice none the template gets the tools all the same, so that the prompts of a conversation begin
+// alike. `flat`: the members of a function are those of its tool and of its choice, as the
+// Responses API has them.
 ToolUse ReadTools(JsonFields* fields, bool flat = false);
 
 // --- the parts of ReadTools, for APIs that write tools in another way ---
@@ -57,14 +58,15 @@ Status ChooseTool(const nlohmann::ordered_json& name, const std::string& field, 
 // Ends the reading of the tools and of their choice.
 Status CheckChoice(ToolUse* use);
 
-// Binds the output of a job, which has its prompt, to calls in the form of the model: from the first token
-// for kRequired; for kAuto from the mark of the form on where it has one that is text. A response format beside
-// kAuto holds for an answer that is no call. Sets CompletionOptions::tools. INVALID_ARGUMENT or
-// FAILED_PRECONDITION: the model cannot call tools so. Does nothing for kNone.
+// Binds the output of a job, which has its prompt, to calls in the form of the model: from the
+// first token for kRequired; for kAuto from the mark of the form on where it has one that is text.
+// A response format beside kAuto holds for an answer that is no call. Sets
+// CompletionOptions::tools. INVALID_ARGUMENT or FAILED_PRECONDITION: the model cannot call tools
+// so. Does nothing for kNone.
 Status BindTools(const ToolUse& use, const ServedModel& model, CompletionJob* job);
 
-// The calls of an assistant's message as templates take them: arguments that are objects, in the order of
-// their members. `field`: for errors.
+// The calls of an assistant's message as templates take them: arguments that are objects, in the
+// order of their members. `field`: for errors.
 Result<nlohmann::ordered_json> ToToolCalls(const nlohmann::ordered_json& calls,
                                            const std::string& field);
 

@@ -397,6 +397,19 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   expect(chat, with("response_format", {{"type", "xml"}}), "found \"xml\"", "response_format.type");
   expect(chat, with("top_logprobs", 2), "\"logprobs\": true", "top_logprobs");
   expect(chat, with("temprature", 2), "unknown", "temprature");
+  // What the call refuses is named as the request names it.
+  for (const char* const name : {"max_completion_tokens", "max_tokens", "n_predict"})
+    expect(chat, with(name, 1'000'000'000), "found 1000000000", name);
+  for (const char* const name : {"repeat_penalty", "repetition_penalty"})
+    expect(chat, with(name, 1000), "found 1000", name);
+  expect(chat, with("cache_salt", std::string(257, 'a')), "found 257", "cache_salt");
+  expect(chat, with("stop", json(std::vector<std::string>(17, "a"))), "found 1", "stop");
+  expect(responses, {{"input", "x"}, {"max_output_tokens", 1'000'000'000}}, "found 1000000000",
+         "max_output_tokens");
+  expect(responses, {{"input", {{{"type", "function_call_output"}, {"output", 5}}}}},
+         "found an integer", "input[0].output");
+  expect(chat, with("max_tokens", json::parse("99999999999999999999")),
+         "found a number of more than 64 bits", "max_tokens");
   expect(chat, with("guided_choice", json::array()), "expected 1 to", "guided_choice");
   expect(chat, with("guided_regex", "("), "expected", "guided_regex");
   expect(chat,

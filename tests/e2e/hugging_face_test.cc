@@ -145,6 +145,7 @@ class HuggingFace : public ::testing::Test {
     const json error = json::parse(answer.body).at("error");
     EXPECT_EQ(error.at("code"), "context_length_exceeded");
     EXPECT_EQ(error.at("type"), "invalid_request_error");
+    EXPECT_EQ(error.at("param"), path == "/v1/completions" ? "prompt" : "input");
     const auto message = error.at("message").get<std::string>();
     EXPECT_NE(message.find("maximum context length is 64 tokens"), std::string::npos) << message;
     EXPECT_TRUE(message.ends_with(found)) << message;
@@ -239,10 +240,10 @@ TEST_F(HuggingFace, PromptAndOutputStayWithinThePositions) {
   ExpectTooLong("/v1/completions", {{"prompt", Ids(60)}, {"max_tokens", 5}}, "60 + 5");
   ExpectTooLong("/v1/completions", {{"prompt", Ids(64)}}, "64 + 16");
   const json long_chat = {{{"role", "user"}, {"content", std::string(400, 'x')}}};
-  EXPECT_EQ(json::parse(Post("/v1/chat/completions", {{"messages", long_chat}}).body)
-                .at("error")
-                .at("code"),
-            "context_length_exceeded");
+  const json error =
+      json::parse(Post("/v1/chat/completions", {{"messages", long_chat}}).body).at("error");
+  EXPECT_EQ(error.at("code"), "context_length_exceeded");
+  EXPECT_EQ(error.at("param"), "messages");
   EXPECT_EQ(Ok("/v1/completions", {{"prompt", Ids(60)}, {"max_tokens", 4}})
                 .at("usage")
                 .at("completion_tokens"),

@@ -436,6 +436,9 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
   expect(400, path, R"({"prompt": "x", "prompt_logprobs": 21})", "found 21", "prompt_logprobs");
   expect(400, path, R"({"prompt": "x", "prompt_logprobs": 1, "stream": true})", "expected none",
          "prompt_logprobs");
+  expect(400, path, R"({"prompt": "x", "n_predict": 1000000000})", "found 1000000000", "n_predict");
+  expect(400, path, R"({"prompt": [5, 4096]})", "found 4096", "prompt[1]");
+  expect(400, path, R"({"prompt": [[5], [5, 6, -1]]})", "found -1", "prompt[1][2]");
   expect(404, path, R"({"prompt": "x", "model": "gpt"})", "found \"gpt\"", "model");
   expect(404, path, R"({"session": "00"})", "no session 00", nullptr);
   expect(400, "/tokenize", R"({"prompt": 5})", "expected a string", "prompt");

@@ -399,7 +399,7 @@ TEST_F(EngineTest, WhatExceedsAllMemoryIsRefused) {
   const Status longer = engine_->Submit(Greedy(300, 101), refused.stream).status();
   EXPECT_EQ(longer.code(), Code::kInvalidArgument);
   EXPECT_EQ(longer.message(),
-            "max_tokens: expected prompt and max_tokens together at most 400 (memory of a state), "
+            "max_tokens: expected prompt and output together at most 400 (memory of a state), "
             "found 300 + 101, which need 4010 bytes of 4000");
 
   // Another replica has less memory than the one that the session is from.
@@ -494,7 +494,7 @@ class ContextLimit : public EngineTest {
     EXPECT_EQ(status.reason(), "CONTEXT_LENGTH_EXCEEDED");
     EXPECT_EQ(status.message(),
               "prompt: this model's maximum context length is 50 tokens: expected prompt and "
-              "max_tokens to be at most that together, found " +
+              "output to be at most that together, found " +
                   found);
   }
 };

@@ -149,6 +149,8 @@ TEST(GenerateRequestTest, ErrorsOfACompletionNameTheFieldsOfAGeneration) {
   EXPECT_EQ(named("prompt.text: x"), "text: x");
   EXPECT_EQ(named("stop_token_ids[0]: x"), "sampling_params.stop_token_ids[0]: x");
   EXPECT_EQ(named("n: x"), "sampling_params.n: x");
+  EXPECT_EQ(named("stop[1]: x"), "sampling_params.stop[1]: x");
+  EXPECT_EQ(named("structured_output: x"), "sampling_params.constraint: x");
   EXPECT_EQ(named("nothing: x"), "nothing: x");
   EXPECT_EQ(NameGenerateFields(FailedPrecondition("prompt: x")).message(), "prompt: x");
 }

@@ -250,6 +250,8 @@ TEST(CompletionRequest, ErrorsNameTheField) {
       {R"({"prompt": "x", "n": 18446744073709551615})",
        "n: expected 1 to 64, found 18446744073709551615"},
       {R"({"prompt": "x", "n": 1.5})", "n: expected an integer, found a number with a fraction"},
+      {R"({"prompt": "x", "n": -99999999999999999999})",
+       "n: expected an integer, found a number of more than 64 bits"},
       {R"({"prompt": "x", "temperature": "hot"})",
        "temperature: expected a number, found a string"},
       {R"({"prompt": "x", "stream": 1})", "stream: expected true or false, found an integer"},

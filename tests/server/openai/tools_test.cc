@@ -167,10 +167,21 @@ TEST_F(DescribedTools, CallsAndResultsAreText) {
   const std::string expected =
       "user: x|assistant: {\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\", \"at\": "
       "3}}\n"
-      "{\"name\": \"get_time\", \"arguments\": {}}|user: Result of get_weather:\nsunny\n\n"
-      "Result of the tool:\n3\n\nSo?|assistant: y|";
+      "{\"name\": \"get_time\", \"arguments\": {}}|user: The tool get_weather returned: sunny\n\n"
+      "The tool returned: 3\n\nSo?|assistant: y|";
   EXPECT_TRUE(TextOf(JobOf(kHistory, WithTools())).ends_with("answer as usual.|" + expected));
   EXPECT_EQ(TextOf(JobOf(kHistory, "\"max_tokens\": 1")), expected);
+}
+
+// Where the user says nothing after them, also within a conversation, whose prompts begin alike.
+TEST_F(DescribedTools, ResultsAskForAnAnswer) {
+  const std::string result = R"({"role": "tool", "name": "f", "content": "3"})";
+  const std::string asked =
+      "user: The tool f returned: 3\n\nNow answer my question in words, unless you need another "
+      "tool.|";
+  EXPECT_EQ(TextOf(JobOf(result, "\"max_tokens\": 1")), asked);
+  EXPECT_EQ(TextOf(JobOf(result + R"(, {"role": "assistant", "content": "y"})", "\"n\": 1")),
+            asked + "assistant: y|");
 }
 
 TEST_F(DescribedTools, ATemplateWithoutSystemMessages) {
@@ -215,8 +226,16 @@ TEST_F(Tools, TheTemplateGetsToolsAndCalls) {
   };
   EXPECT_THAT(error(R"({"role": "assistant", "content": null})"),
               StartsWith("messages[0].content: "));
-  EXPECT_THAT(error(R"({"role": "assistant", "content": null, "tool_calls": []})"),
-              StartsWith("messages[0].content: "));
+  EXPECT_EQ(error(R"({"role": "assistant", "content": null, "tool_calls": []})"), "");
+  EXPECT_EQ(error(R"({"role": "assistant", "content": null, "reasoning_content": "r"})"), "");
+  // Reasoning precedes calls too.
+  const auto reasoned = ToChatMessages(
+      json::parse(
+          R"([{"role": "assistant", "reasoning_content": "r", "tool_calls": [{"function": {"name": "f"}}]}])"),
+      "messages", {"text"}, true);
+  ASSERT_TRUE(reasoned.ok()) << reasoned.status().ToString();
+  EXPECT_EQ(reasoned->front().reasoning, "r");
+  EXPECT_EQ(reasoned->front().tool_calls.size(), 1u);
   EXPECT_THAT(
       error(
           R"({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]})"),
