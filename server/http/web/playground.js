@@ -181,7 +181,10 @@ async function stream(path, request, append) {
     if (event.error) throw errorOf(event.error);
     usage = event.usage || usage;
     first = first || seconds();
-    for (const {text, delta} of event.choices) append(text || (delta && delta.content) || "");
+    for (const {text, delta = {}} of event.choices) {
+      append(text || delta.content || "");
+      setText($("finish"), delta.reasoning_content ? "reasoning" : "");
+    }
   };
   for (let chunk; !(chunk = await reader.read()).done;) {
     const lines = (rest + decoder.decode(chunk.value, {stream: true})).split("\n");
@@ -309,6 +312,13 @@ async function complete(event) {
 }
 
 $("form").addEventListener("submit", complete);
+// Enter sends a message, Shift+Enter begins a line; keyboards on a screen have no other way to begin one.
+$("prompt").addEventListener("keydown", (event) => {
+  const sends = event.ctrlKey || ($("chat").checked && !event.shiftKey && !matchMedia("(pointer: coarse)").matches);
+  if (event.key !== "Enter" || event.isComposing || !sends) return;
+  event.preventDefault();
+  $("form").requestSubmit();
+});
 $("stop").addEventListener("click", () => running && running.abort());
 for (const id of ["session", "chat"]) $(id).addEventListener("change", () => { showButtons(); showText(); });
 $("new_chat").addEventListener("click", () => { root = newNode(null); showButtons(); showText(); });
