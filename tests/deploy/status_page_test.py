@@ -192,9 +192,10 @@ class StatusPage(DeployTest):
         click = lambda name: page.evaluate(f"document.getElementById('{name}').click()")
         wait_until(lambda: page.evaluate("document.getElementById('chat').checked"), "the offer to chat")
         page.evaluate(
-            "document.getElementById('tokens').value = 8; document.getElementById('prompt').value = \"It's \\\\ a day\""
+            "document.getElementById('tokens').value = 8; document.getElementById('prompt').value = \"It's \\\\ a day\";"
+            "document.getElementById('prompt').focus()"
         )
-        click("run")
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", windowsVirtualKeyCode=13)
         wait_until(lambda: "tokens after" in self.text_of(page, "finish"), "an answer")
         first = output()
         self.assertTrue(first.startswith("It's \\ a day") and len(first) > len("It's \\ a day"), first)
