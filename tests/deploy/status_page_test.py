@@ -131,7 +131,7 @@ class StatusPage(DeployTest):
         page.evaluate("document.getElementById('temperature').value = 0; document.getElementById('run').click()")
         wait_until(lambda: len(self.text_of(page, "output")) > 60, "text")
         wait_until(lambda: "tokens after" in self.text_of(page, "finish"), "the end of a completion")
-        self.assertRegex(self.text_of(page, "finish"), r"^120 tokens after \d+, first after")
+        self.assertRegex(self.text_of(page, "finish"), r"^120 tokens after a prompt of \d+, first after")
         self.look(page)
         # Nothing was refused by the policy or not found, and nothing was asked of another server.
         sources = page.evaluate("performance.getEntriesByType('resource').map((entry) => new URL(entry.name).host)")

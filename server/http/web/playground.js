@@ -193,7 +193,7 @@ async function stream(path, request, append) {
   }
   read(rest);
   const tokens = usage.completion_tokens || 0, pace = tokens > 1 ? (tokens - 1) / (seconds() - first) : null;
-  return number(tokens) + " tokens after " + number(usage.prompt_tokens || 0) + ", first after " +
+  return number(tokens) + " tokens after a prompt of " + number(usage.prompt_tokens || 0) + ", first after " +
     milliseconds(first && first - begin) + ", then " + number(pace) + " per second; seed " + request.seed;
 }
 

@@ -228,6 +228,7 @@ function draw(id) {
     g.fillText(ago === 0 ? "now" : "-" + ago + " s", x(end - ago) - 14, box.height - 4);
   }
 
+  let legend = left + 4;
   CHARTS[id].forEach(([name, variable], i) => {
     g.strokeStyle = g.fillStyle = color(variable);
     g.lineWidth = 1.5;
@@ -241,7 +242,9 @@ function draw(id) {
     g.stroke();
     g.textAlign = "left";
     const latest = points.length ? points[points.length - 1][id][i] : null;
-    g.fillText(name + " " + number(latest, 2), left + 4 + i * Math.min(130, (right - left) / 3), 11);
+    const label = name + " " + number(latest, latest < 10 ? 2 : latest < 100 ? 1 : 0);
+    g.fillText(label, legend, 11);
+    legend += g.measureText(label).width + 14;
   });
   canvas.dataset.points = all.length;
 }
