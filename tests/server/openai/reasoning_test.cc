@@ -90,7 +90,7 @@ TEST_F(Reasoning, PrecedesWhatConstrainsTheOutput) {
     EXPECT_TRUE(Accepts(*job, "42")) << more;
     EXPECT_FALSE(Accepts(*job, "<think>6 * 7</think>x")) << more;
   }
-  EXPECT_THAT(ErrorOf(R"("guided_grammar": "root ::= \"a\"")"), StartsWith("grammar: "));
+  EXPECT_THAT(ErrorOf(R"("guided_grammar": "root ::= \"a\"")"), StartsWith("guided_grammar: "));
   // Calls that must be.
   const auto tools = Job(
       R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required")");
