@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 
-from scratch_tree import scratch_tree
+from checks import scratch_tree
 
 LAYERS = ("base", "kernels", "engine", "server", "clients", "bench")
 # nvcc or the emulation compiles these, as parts of sources.
@@ -139,12 +139,12 @@ def self_test():
         assert len(findings) == 2 and "base/c.h" in findings[0] and "base/d.h" in findings[1], findings
         findings, compiled = check(root, build, ["base/a.h"])
         assert compiled == 1 and len(findings) == 1 and "base/a.h does not compile alone" in findings[0], findings
-    print("check_headers: the self-test passes")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--self-test"]:
         self_test()
+        print("headers: the self-test passes")
         sys.exit(0)
     if len(sys.argv) < 3:
         print(__doc__.strip(), file=sys.stderr)

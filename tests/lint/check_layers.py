@@ -12,9 +12,8 @@ layer and its module. A header and the source of the same name are one unit; uni
 
 import os
 import re
-import sys
 
-from scratch_tree import scratch_tree
+from checks import run, scratch_tree
 
 SOURCES = (".h", ".cc", ".cu", ".cuh", ".inc")
 
@@ -327,21 +326,8 @@ def self_test():
     cases += [({path: f'"{header}"' for path, header in files.items()}, cycle) for files, cycle in SELF_TEST_CYCLES]
     for files, violates in cases:
         findings = findings_of(files)
-        if bool(findings) != violates:
-            print(f"self-test: {files}: expected {'a finding' if violates else 'no finding'}, found {findings}")
-            return 1
-    print(f"self-test: {len(cases)} cases")
-    return 0
-
-
-def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
-    root = arguments[0] if arguments else "."
-    findings = check_tree(root)
-    print("\n".join(findings) or "layers: clean")
-    return 1 if findings else 0
+        assert bool(findings) == violates, (files, violates, findings)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(check_tree, self_test, "layers")

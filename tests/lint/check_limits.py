@@ -11,9 +11,8 @@ INNER, has a link. Metrics that the section names are those of docs/metrics.md.
 
 import os
 import re
-import sys
 
-from scratch_tree import scratch_tree
+from checks import run, scratch_tree
 
 NO_LIMITS = {"threads", "otlp-sample-percent", "prefix-cache-min-tokens", "prefix-cache-every"}
 # Constants that no client, file or fault meets: bounds of arithmetic, of formats and of what a part of the server asks of another.
@@ -125,14 +124,7 @@ def self_test():
             write("docs/operations.md", right.replace(old, new))
             findings = check(root)
             assert any(what in finding for finding in findings), (what, findings)
-    print("check_limits: the self-test passes")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--self-test"]:
-        self_test()
-        sys.exit(0)
-    ROOT = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    FOUND = check(ROOT)
-    print("\n".join(FOUND) if FOUND else "limits: every one is stated")
-    sys.exit(1 if FOUND else 0)
+    run(check, self_test, "limits")

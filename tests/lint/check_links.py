@@ -10,9 +10,8 @@ Links to other hosts are not followed. Anchors are those that GitHub makes of he
 import os
 import re
 import subprocess
-import sys
 
-from scratch_tree import scratch_tree
+from checks import run, scratch_tree
 
 LINK = re.compile(r"\]\(([^)\s#]*)(#[^)\s]*)?\)")
 
@@ -67,20 +66,9 @@ def self_test():
         with scratch_tree() as (root, write):
             write("a.md", text)
             write("b.md", "# B\n")
-            if len(found := check_tree(root)) != expected:
-                print(f"self-test: {text!r}: expected {expected} findings, found {found}")
-                return 1
-    print(f"self-test: {len(cases)} cases")
-    return 0
-
-
-def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
-    findings = check_tree(arguments[0] if arguments else ".")
-    print("\n".join(findings) or "links: clean")
-    return 1 if findings else 0
+            found = check_tree(root)
+            assert len(found) == expected, (text, expected, found)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(check_tree, self_test, "links")

@@ -10,9 +10,8 @@ under TSan if its sources name threads or what they share.
 
 import os
 import re
-import sys
 
-from scratch_tree import scratch_tree
+from checks import run, scratch_tree
 
 LAYERS = ("base", "kernels", "engine", "server", "clients")
 SHARED = re.compile(r"std::(thread|jthread|mutex|shared_mutex|condition_variable|atomic)\b|\bThreadPool\b")
@@ -99,14 +98,7 @@ def self_test():
             write("tests/sanitized.txt", wrong)
             findings = check(root)
             assert len(findings) == 1 and what in findings[0], (what, findings)
-    print("check_sanitized: the self-test passes")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--self-test"]:
-        self_test()
-        sys.exit(0)
-    ROOT = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    FOUND = check(ROOT)
-    print("\n".join(FOUND) if FOUND else "sanitized: every module has its tests")
-    sys.exit(1 if FOUND else 0)
+    run(check, self_test, "sanitized")

@@ -10,9 +10,8 @@ Every text file that git knows is read: code, comments, help texts, protos, rule
 import os
 import re
 import subprocess
-import sys
 
-from scratch_tree import scratch_tree
+from checks import run, scratch_tree
 
 TEXT = (".h", ".cc", ".cu", ".cuh", ".py", ".proto", ".md", ".yml", ".yaml", ".json", ".js", ".html", ".css", ".cmake",
         ".txt", ".toml", ".sh")
@@ -76,20 +75,8 @@ def self_test():
     for line, findings_expected in [(line, True) for line in BAD_LINES] + [(line, False) for line in GOOD_LINES]:
         with scratch_tree() as (root, write):
             write("a.cc", f"// {line}\n")
-            if bool(check_tree(root)) != findings_expected:
-                print(f"self-test: {line!r}: expected {'a finding' if findings_expected else 'no finding'}")
-                return 1
-    print(f"self-test: {len(BAD_LINES) + len(GOOD_LINES)} lines")
-    return 0
-
-
-def main(arguments):
-    if arguments == ["--self-test"]:
-        return self_test()
-    findings = check_tree(arguments[0] if arguments else ".")
-    print("\n".join(findings) or "words: clean")
-    return 1 if findings else 0
+            assert bool(check_tree(root)) == findings_expected, (line, findings_expected)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(check_tree, self_test, "words")
