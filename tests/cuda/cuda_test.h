@@ -1,13 +1,17 @@
 // The base of the tests of this folder.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include "kernels/new_backend.h"
 #include "tests/cuda/under_test.h"
+#include "tests/kernels/noisy.h"
 #include "tests/testing/environment.h"
 #include "tests/testing/staged_backend.h"
 
@@ -33,6 +37,25 @@ class CudaTest : public ::testing::Test {
   // How much to run: under the emulation; on a GPU.
   static int Scale(int emulated, int device) {
     return Emulated() ? Count(emulated, device) : device;
+  }
+
+  // Gradients: the largest share of the tolerance that an element took.
+  static double Compare(const std::vector<float>& got, const std::vector<double>& want,
+                        const std::vector<double>& deviation, const std::string& what) {
+    EXPECT_EQ(got.size(), want.size()) << what;
+    double worst = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      // Sums are float32: of up to 2^10 terms of both signs, whose size the deviations know by 2^-8.
+      const double tolerance = kDeviations * deviation[i] + 0x1p-20 * std::abs(want[i]) + 1e-30;
+      const double share = std::abs(got[i] - want[i]) / tolerance;
+      if (!(share <= 1)) {
+        ADD_FAILURE() << what << " element " << i << ": expected " << want[i] << " +- " << tolerance
+                      << ", found " << got[i];
+        return share;
+      }
+      worst = std::max(worst, share);
+    }
+    return worst;
   }
 
   std::unique_ptr<StagedBackend> cuda_;

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/safetensors.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/engine/model/golden.h"
 #include "tests/engine/model/model_runner.h"
 #include "tests/testing/random.h"
 #include "tests/testing/random_model.h"
@@ -16,56 +16,20 @@
 namespace polysketch {
 namespace {
 
-const char* const kCases[] = {"softmax",
-                              "polynomial_p4",
-                              "polynomial_p8",
-                              "random_sketch",
-                              "learned_sketch",
-                              "learned_sketch_mixed",
-                              "learned_sketch_mixed_d64_r32"};
-
-std::filesystem::path Folder(const std::string& name) {
-  return testing::SourceDir() / "tests/data/goldens" / name;
-}
-
-struct Recording {
-  std::vector<int32_t> tokens;
-  std::vector<float> logits;  // [tokens, vocab]
-  double largest = 0;
-};
-
-Recording ReadRecording(const std::string& name) {
-  const SafetensorsFile file =
-      std::move(SafetensorsFile::Open((Folder(name) / "golden.safetensors").string()).value());
-  const TensorView& tokens = file.tensors().find("tokens")->second;
-  const TensorView& logits = file.tensors().find("logits")->second;
-  Recording recording;
-  recording.tokens.resize(logits.shape[1]);
-  recording.logits.resize(logits.shape[1] * logits.shape[2]);
-  tokens.ReadInts(0, recording.tokens);
-  logits.ReadFloats(0, recording.logits);
-  for (const float logit : recording.logits) {
-    recording.largest = std::max<double>(recording.largest, std::abs(logit));
-  }
-  return recording;
-}
+using testing::Golden;
+using testing::GoldenFolder;
+using testing::kGoldenCases;
+using testing::MaxError;
+using testing::ReadGoldens;
 
 class CudaModelTest : public testing::CudaTest {
  protected:
   // The first tokens of a recording: the emulation is slow.
-  static void Shorten(Recording* recording, int64_t tokens) {
+  static void Shorten(Golden* recording, int64_t tokens) {
     const auto vocab = recording->logits.size() / recording->tokens.size();
     if (static_cast<int64_t>(recording->tokens.size()) <= tokens) return;
     recording->tokens.resize(tokens);
     recording->logits.resize(tokens * vocab);
-  }
-  static double Error(const std::vector<float>& got, const std::vector<float>& want) {
-    double largest = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-      const double error = std::abs(static_cast<double>(got[i]) - want[i]);
-      if (!(error <= largest)) largest = error;
-    }
-    return largest;
   }
   // A saved state, a copy and a truncated one compute what the state does that they were made from.
   void ExpectSavedStatesGoOn(const std::filesystem::path& folder,
@@ -102,13 +66,13 @@ class CudaModelTest : public testing::CudaTest {
 
 TEST_F(CudaModelTest, Float32LogitsAreTheRecordedOnes) {
   testing::Random random(1);
-  for (const std::string name : kCases) {
-    Recording recording = ReadRecording(name);
+  for (const std::string name : kGoldenCases) {
+    Golden recording = ReadGoldens(name)[0];
     Shorten(&recording, Scale(name.ends_with("d64_r32") ? 6 : 40, 1 << 20));
-    const auto model = testing::LoadModel(Folder(name), &cuda_->device());
+    const auto model = testing::LoadModel(GoldenFolder(name), &cuda_->device());
     const int length = static_cast<int>(recording.tokens.size());
     const auto whole = testing::LogitsOf(*model, recording.tokens, {length});
-    EXPECT_LE(Error(whole, recording.logits), 2e-4 * recording.largest) << name;
+    EXPECT_LE(MaxError(whole, recording.logits), recording.tolerance()) << name;
     const std::vector<int> parts = random.Split(length);
     EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, parts), whole)
         << name << ::testing::PrintToString(parts);
@@ -143,7 +107,7 @@ TEST_F(CudaModelTest, Float32LogitsAreTheReferences) {
     const auto got = testing::LogitsOf(*model, tokens, {length});
     double largest = 0;
     for (const float logit : want) largest = std::max<double>(largest, std::abs(logit));
-    EXPECT_LE(Error(got, want), 2e-4 * largest) << AttentionKindName(config.attention);
+    EXPECT_LE(MaxError(got, want), 2e-4 * largest) << AttentionKindName(config.attention);
     const std::vector<int> parts = random.Split(length);
     EXPECT_EQ(testing::LogitsOf(*model, tokens, parts), got)
         << AttentionKindName(config.attention) << ::testing::PrintToString(parts);
@@ -162,15 +126,15 @@ TEST_F(CudaModelTest, HalfLogitsAreClose) {
   for (const Format& format : {Format{DataType::kBf16, StateFormat::kBf16, 3e-2},
                                Format{DataType::kF16, StateFormat::kF32, 3e-2 / 8}}) {
     for (const std::string name : {"learned_sketch_mixed", "random_sketch", "softmax"}) {
-      Recording recording = ReadRecording(name);
+      Golden recording = ReadGoldens(name)[0];
       Shorten(&recording, Scale(40, 1 << 20));
       LoadOptions options;
       options.weights = format.weights;
       options.state_format = format.state;
-      const auto model = testing::LoadModel(Folder(name), &cuda_->device(), options);
+      const auto model = testing::LoadModel(GoldenFolder(name), &cuda_->device(), options);
       const int length = static_cast<int>(recording.tokens.size());
       const auto whole = testing::LogitsOf(*model, recording.tokens, {length});
-      EXPECT_LE(Error(whole, recording.logits), format.share * recording.largest)
+      EXPECT_LE(MaxError(whole, recording.logits), format.share * recording.largest)
           << name << " " << DataTypeName(format.weights);
       EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, std::vector<int>(length, 1)), whole)
           << name << " " << DataTypeName(format.weights) << " token by token";
@@ -180,9 +144,9 @@ TEST_F(CudaModelTest, HalfLogitsAreClose) {
 
 TEST_F(CudaModelTest, SavedStatesGoOn) {
   const std::string name = "learned_sketch_mixed";
-  Recording recording = ReadRecording(name);
+  Golden recording = ReadGoldens(name)[0];
   Shorten(&recording, 24);
-  ExpectSavedStatesGoOn(Folder(name), recording.tokens);
+  ExpectSavedStatesGoOn(GoldenFolder(name), recording.tokens);
   const testing::TemporaryFolder gated;
   testing::WriteRandomModel(gated.path(), testing::TinyConfig("learned_sketch_mixed_gated"),
                             DataType::kF32, 3);
@@ -195,15 +159,15 @@ TEST_F(CudaModelTest, SavedStatesGoOn) {
 // come and go, positions pass block ends, and longer segments in between make the workspace grow.
 TEST_F(CudaModelTest, DecodingInGraphs) {
   for (const std::string name : {"learned_sketch_mixed", "softmax"}) {
-    const Recording recording = ReadRecording(name);
+    const Golden recording = ReadGoldens(name)[0];
     LoadOptions options;
     options.state_format = StateFormat::kBf16;
     ASSERT_EQ(setenv("POLYSKETCH_CUDA_GRAPHS", "off", 1), 0);
     std::string reason;
     const auto direct = testing::NewBackendUnderTest(&reason);
     unsetenv("POLYSKETCH_CUDA_GRAPHS");
-    const auto recorded_model = testing::LoadModel(Folder(name), &cuda_->device(), options);
-    const auto direct_model = testing::LoadModel(Folder(name), direct.get(), options);
+    const auto recorded_model = testing::LoadModel(GoldenFolder(name), &cuda_->device(), options);
+    const auto direct_model = testing::LoadModel(GoldenFolder(name), direct.get(), options);
     const int64_t replays = testing::Replays();
     for (LanguageModel* model : {recorded_model.get(), direct_model.get()}) {
       std::vector<testing::Request> requests;
@@ -237,8 +201,8 @@ TEST_F(CudaModelTest, ChunksInGraphs) {
   std::string reason;
   const auto direct = testing::NewBackendUnderTest(&reason);
   unsetenv("POLYSKETCH_CUDA_GRAPHS");
-  const auto recorded_model = testing::LoadModel(Folder(name), &cuda_->device(), options);
-  const auto direct_model = testing::LoadModel(Folder(name), direct.get(), options);
+  const auto recorded_model = testing::LoadModel(GoldenFolder(name), &cuda_->device(), options);
+  const auto direct_model = testing::LoadModel(GoldenFolder(name), direct.get(), options);
   const int chunk = 2 * recorded_model->attention().front().block + 8, chunks = 4;
   testing::Random random(1);
   std::vector<int32_t> prompts[3];

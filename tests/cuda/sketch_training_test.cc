@@ -20,7 +20,6 @@
 namespace polysketch {
 namespace {
 
-using testing::kDeviations;
 using testing::Random;
 using testing::SketchLevelValues;
 using testing::SketchProblem;
@@ -132,27 +131,7 @@ DeviceResult RunSketch(const SketchProblem& problem) {
   return {Floats(out.ToHost()), Floats(x_gradient.ToHost()), gradients.ToHost()};
 }
 
-class SketchTrainingTest : public testing::CudaTest {
- protected:
-  // The largest share of the tolerance that an element took.
-  static double Compare(const std::vector<float>& got, const std::vector<double>& want,
-                        const std::vector<double>& deviation, const std::string& what) {
-    EXPECT_EQ(got.size(), want.size()) << what;
-    double worst = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-      // Sums are float32: of up to 2^10 terms of both signs, whose size the deviations know by 2^-8.
-      const double tolerance = kDeviations * deviation[i] + 0x1p-20 * std::abs(want[i]) + 1e-30;
-      const double share = std::abs(got[i] - want[i]) / tolerance;
-      if (!(share <= 1)) {
-        ADD_FAILURE() << what << " element " << i << ": expected " << want[i] << " +- " << tolerance
-                      << ", found " << got[i];
-        return share;
-      }
-      worst = std::max(worst, share);
-    }
-    return worst;
-  }
-};
+using SketchTrainingTest = testing::CudaTest;
 
 TEST_F(SketchTrainingTest, TheDefinitionHasTheFiniteDifferences) {
   Random random(1);

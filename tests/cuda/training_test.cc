@@ -17,7 +17,6 @@
 namespace polysketch {
 namespace {
 
-using testing::kDeviations;
 using testing::Random;
 using testing::Recording;
 using testing::RunTraining;
@@ -75,24 +74,6 @@ void ExpectSame(const TrainingResult& got, const TrainingResult& want,
 
 class TrainingTest : public testing::CudaTest {
  protected:
-  // The largest share of the tolerance that an element took.
-  static double Compare(const std::vector<float>& got, const std::vector<double>& want,
-                        const std::vector<double>& deviation, const std::string& what) {
-    EXPECT_EQ(got.size(), want.size()) << what;
-    double worst = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-      const double tolerance = kDeviations * deviation[i] + 0x1p-20 * std::abs(want[i]) + 1e-30;
-      const double share = std::abs(got[i] - want[i]) / tolerance;
-      if (!(share <= 1)) {
-        ADD_FAILURE() << what << " element " << i << ": expected " << want[i] << " +- " << tolerance
-                      << ", found " << got[i];
-        return share;
-      }
-      worst = std::max(worst, share);
-    }
-    return worst;
-  }
-
   // The gradients of tokens [begin, end) computed as a chunk: those of what the chunk puts out alone.
   static void ExpectCutGradients(const TrainingProblem& problem, int64_t begin, int64_t end,
                                  const TrainingResult& chunk) {

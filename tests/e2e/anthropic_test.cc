@@ -17,16 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kTemplate[] =
-    "{%- if tools %}{{ bos_token + (tools | tojson) + eos_token }}{% endif %}"
-    "{%- for message in messages %}"
-    "{{- bos_token + message.role + ': ' + (message.content or '') }}"
-    "{%- for call in message.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>{% "
-    "endfor %}"
-    "{{- eos_token }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
-
 // The text, or the input of the call, of the deltas.
 std::string Deltas(const std::vector<Event>& events, const char* field) {
   std::string text;
@@ -53,7 +43,7 @@ json Tools() {
 class Anthropic : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = std::make_unique<ModelFolder>(kTemplate);
+    folder_ = std::make_unique<ModelFolder>(kToolTemplate);
     server_ = std::make_unique<Server>(
         ServerOptions{.model = folder_->path(),
                       .flags = {"--http-listen", "127.0.0.1:0", "--prefix-cache-min-tokens", "64",
@@ -229,7 +219,7 @@ TEST_F(Anthropic, AClientThatLeavesFreesItsSlot) {
 }
 
 TEST(AnthropicDrain, AMessageThatIsCutIsAnError) {
-  const ModelFolder folder(kTemplate);
+  const ModelFolder folder(kToolTemplate);
   Server server({.model = folder.path(),
                  .flags = {"--http-listen", "127.0.0.1:0", "--drain-timeout", "300ms"}});
   json endless = Body(1 << 20);

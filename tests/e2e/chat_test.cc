@@ -438,16 +438,6 @@ TEST_F(Chat, BadRequestsHaveOpenAisShape) {
   EXPECT_EQ(Http(server_->http_address(), "/v1/responses/resp_1").status, 404);
 }
 
-constexpr char kToolTemplate[] =
-    "{%- if tools %}{{ bos_token + (tools | tojson) + eos_token }}{% endif %}"
-    "{%- for message in messages %}"
-    "{{- bos_token + message.role + ': ' + (message.content or '') }}"
-    "{%- for call in message.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>{% "
-    "endfor %}"
-    "{{- eos_token }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
-
 class ChatWithTools : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {

@@ -12,6 +12,17 @@
 
 namespace polysketch::e2e {
 
+// The form of a chat whose turns may call tools.
+inline constexpr char kToolTemplate[] =
+    "{%- if tools %}{{ bos_token + (tools | tojson) + eos_token }}{% endif %}"
+    "{%- for message in messages %}"
+    "{{- bos_token + message.role + ': ' + (message.content or '') }}"
+    "{%- for call in message.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>{% "
+    "endfor %}"
+    "{{- eos_token }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ bos_token + 'assistant:' }}{% endif %}";
+
 // models/demo with a chat template.
 class ModelFolder {
  public:

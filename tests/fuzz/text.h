@@ -61,4 +61,34 @@ inline std::vector<int32_t> CheckEncoding(const Tokenizer& tokenizer, const std:
   return *ids;
 }
 
+// What every tokenizer keeps: of its pieces, and of a text that arrives in chunks.
+inline void CheckTokenizer(const Tokenizer& tokenizer, const std::string& text, size_t chunk) {
+  for (int32_t id = 0; id < std::min(tokenizer.vocab_size(), 300); ++id)
+    PS_CHECK(!tokenizer.IsControl(id) || tokenizer.PieceBytes(id).empty());
+  for (const ControlPiece& piece : tokenizer.ControlPieces())
+    PS_CHECK(tokenizer.IsControl(piece.id) && tokenizer.Piece(piece.id) == piece.text);
+  for (const int id : {tokenizer.bos_id(), tokenizer.eos_id(), tokenizer.unk_id()})
+    PS_CHECK(id >= -1 && id < tokenizer.vocab_size()) << id;
+  for (const std::string& one :
+       {text, std::string("Hello <s>, a b  c. 12\n"), std::string("\0x", 2)}) {
+    const std::vector<int32_t> ids = CheckEncoding(tokenizer, one, chunk);
+    PS_CHECK(tokenizer.Decode(ids).ok());
+    DecodeStream(tokenizer, ids);
+  }
+}
+
+// A file, and behind it at most 32 bytes of a text and a byte for the size of its chunks.
+struct FileAndText {
+  explicit FileAndText(std::string_view bytes) {
+    const size_t size = std::min<size_t>(bytes.size(), 33);
+    file = bytes.substr(0, bytes.size() - size);
+    if (size == 0) return;
+    text = bytes.substr(file.size(), size - 1);
+    chunk = size_t{1} + static_cast<uint8_t>(bytes.back());
+  }
+  std::string_view file;
+  std::string text;
+  size_t chunk = 1;
+};
+
 }  // namespace polysketch::fuzz

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/checkpoint/safetensors.h"
 #include "kernels/new_backend.h"
+#include "tests/engine/model/golden.h"
 #include "tests/engine/model/model_runner.h"
 #include "tests/testing/backend_test.h"
 #include "tests/testing/environment.h"
@@ -20,61 +20,12 @@ namespace polysketch {
 namespace {
 
 using testing::Count;
+using testing::Golden;
+using testing::GoldenFolder;
+using testing::kGoldenCases;
+using testing::MaxError;
 using testing::Random;
-
-const char* const kCases[] = {"softmax",
-                              "polynomial_p4",
-                              "polynomial_p8",
-                              "random_sketch",
-                              "learned_sketch",
-                              "learned_sketch_mixed",
-                              "learned_sketch_mixed_d64_r32"};
-
-std::filesystem::path CaseFolder(const std::string& name) {
-  return testing::SourceDir() / "tests/data/goldens" / name;
-}
-
-// One recorded sequence of a case.
-struct Recording {
-  std::vector<int32_t> tokens;
-  std::vector<float> logits;         // [tokens, vocab]
-  std::vector<float> next_logprobs;  // [tokens - 1]
-  // 2e-4 of the largest logit of the case.
-  double tolerance = 0;
-};
-
-std::vector<Recording> ReadRecordings(const std::string& name) {
-  const SafetensorsFile file =
-      std::move(SafetensorsFile::Open((CaseFolder(name) / "golden.safetensors").string()).value());
-  const TensorView& tokens = file.tensors().find("tokens")->second;
-  const TensorView& logits = file.tensors().find("logits")->second;
-  const TensorView& logprobs = file.tensors().find("next_logprobs")->second;
-  const int64_t count = logits.shape[0], length = logits.shape[1], vocab = logits.shape[2];
-  std::vector<Recording> recordings(count);
-  double largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    Recording& recording = recordings[i];
-    recording.tokens.resize(length);
-    recording.logits.resize(length * vocab);
-    recording.next_logprobs.resize(length - 1);
-    tokens.ReadInts(i * length, recording.tokens);
-    logits.ReadFloats(i * length * vocab, recording.logits);
-    logprobs.ReadFloats(i * (length - 1), recording.next_logprobs);
-    for (const float logit : recording.logits) largest = std::max<double>(largest, std::abs(logit));
-  }
-  for (Recording& recording : recordings) recording.tolerance = 2e-4 * largest;
-  return recordings;
-}
-
-double MaxError(const std::vector<float>& got, const std::vector<float>& want) {
-  PS_CHECK(got.size() == want.size());
-  double largest = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double error = std::abs(static_cast<double>(got[i]) - want[i]);
-    if (!(error <= largest)) largest = error;  // a NaN stays
-  }
-  return largest;
-}
+using testing::ReadGoldens;
 
 class GoldenTest : public testing::BackendTest {};
 
@@ -83,18 +34,18 @@ TEST_P(GoldenTest, LogitsUnderAnySplit) {
   Random random(1);
   // The reference is slow, and its attention trivially takes one token after the other.
   const int splits = Count(GetParam() == "reference" ? 4 : 20, 20);
-  for (const std::string name : kCases) {
-    const auto model = testing::LoadModel(CaseFolder(name), backend.get());
+  for (const std::string name : kGoldenCases) {
+    const auto model = testing::LoadModel(GoldenFolder(name), backend.get());
     double worst = 0;  // in tolerances
-    for (const Recording& recording : ReadRecordings(name)) {
+    for (const Golden& recording : ReadGoldens(name)) {
       const int length = static_cast<int>(recording.tokens.size());
       std::vector<std::vector<int>> all_parts = {{length}, std::vector<int>(length, 1)};
       for (int i = 0; i < splits; ++i) all_parts.push_back(random.Split(length));
       for (const std::vector<int>& parts : all_parts) {
         const std::vector<float> logits = testing::LogitsOf(*model, recording.tokens, parts);
         const double error = MaxError(logits, recording.logits);
-        EXPECT_LE(error, recording.tolerance) << name << ::testing::PrintToString(parts);
-        worst = std::max(worst, error / recording.tolerance);
+        EXPECT_LE(error, recording.tolerance()) << name << ::testing::PrintToString(parts);
+        worst = std::max(worst, error / recording.tolerance());
       }
     }
     RecordProperty(name, std::to_string(worst));
@@ -103,16 +54,16 @@ TEST_P(GoldenTest, LogitsUnderAnySplit) {
 
 TEST_P(GoldenTest, NextLogprobs) {
   const auto backend = NewBackend(1);
-  for (const std::string name : kCases) {
-    const auto model = testing::LoadModel(CaseFolder(name), backend.get());
-    for (const Recording& recording : ReadRecordings(name)) {
+  for (const std::string name : kGoldenCases) {
+    const auto model = testing::LoadModel(GoldenFolder(name), backend.get());
+    for (const Golden& recording : ReadGoldens(name)) {
       const int length = static_cast<int>(recording.tokens.size());
       const std::vector<double> logprobs = testing::NextLogprobs(
           *model, recording.tokens, testing::LogitsOf(*model, recording.tokens, {length}));
       ASSERT_EQ(logprobs.size(), recording.next_logprobs.size());
       for (size_t i = 0; i < logprobs.size(); ++i) {
         // A logit and the logarithm of a sum over logits: each moves by at most the tolerance.
-        ASSERT_NEAR(logprobs[i], recording.next_logprobs[i], 2 * recording.tolerance)
+        ASSERT_NEAR(logprobs[i], recording.next_logprobs[i], 2 * recording.tolerance())
             << name << " token " << i;
       }
     }
@@ -122,9 +73,9 @@ TEST_P(GoldenTest, NextLogprobs) {
 class NarrowGoldenTest : public testing::IsaTest {};
 
 // Square root of the mean of the squared errors of all logits of a case.
-double LogitError(LanguageModel& model, const std::vector<Recording>& recordings, Random* random) {
+double LogitError(LanguageModel& model, const std::vector<Golden>& recordings, Random* random) {
   double sum = 0, count = 0;
-  for (const Recording& recording : recordings) {
+  for (const Golden& recording : recordings) {
     const int length = static_cast<int>(recording.tokens.size());
     const std::vector<float> logits =
         testing::LogitsOf(model, recording.tokens, random->Split(length));
@@ -145,8 +96,8 @@ TEST_P(NarrowGoldenTest, ErrorsAreTheReferences) {
   const auto reference = NewReferenceBackend();
   Random random(6);
   using Formats = std::pair<std::optional<DataType>, StateFormat>;
-  for (const std::string name : kCases) {
-    const std::vector<Recording> recordings = ReadRecordings(name);
+  for (const std::string name : kGoldenCases) {
+    const std::vector<Golden> recordings = ReadGoldens(name);
     for (const auto& [weights, state] : {Formats{{}, StateFormat::kQ8},
                                          {DataType::kQ8, StateFormat::kF32},
                                          {DataType::kQ8, StateFormat::kQ8},
@@ -154,11 +105,11 @@ TEST_P(NarrowGoldenTest, ErrorsAreTheReferences) {
       LoadOptions options;
       options.weights = weights;
       options.state_format = state;
-      const auto model = testing::LoadModel(CaseFolder(name), backend.get(), options);
-      const auto expected = testing::LoadModel(CaseFolder(name), reference.get(), options);
+      const auto model = testing::LoadModel(GoldenFolder(name), backend.get(), options);
+      const auto expected = testing::LoadModel(GoldenFolder(name), reference.get(), options);
       const double got = LogitError(*model, recordings, &random);
       const double want = LogitError(*expected, recordings, &random);
-      EXPECT_GT(want, recordings[0].tolerance) << name << ": nothing is rounded";
+      EXPECT_GT(want, recordings[0].tolerance()) << name << ": nothing is rounded";
       EXPECT_NEAR(got, want, 0.05 * want)
           << name << " weights " << (weights ? DataTypeName(*weights) : "f32") << " state "
           << StateFormatName(state);
@@ -176,11 +127,11 @@ class GreedyTest : public testing::IsaTest {};
 TEST_P(GreedyTest, TokensAreTheReferences) {
   const auto backend = NewBackend(1);
   const auto reference = NewReferenceBackend();
-  for (const std::string name : kCases) {
-    const auto model = testing::LoadModel(CaseFolder(name), backend.get());
-    const auto reference_model = testing::LoadModel(CaseFolder(name), reference.get());
+  for (const std::string name : kGoldenCases) {
+    const auto model = testing::LoadModel(GoldenFolder(name), backend.get());
+    const auto reference_model = testing::LoadModel(GoldenFolder(name), reference.get());
     const int vocab = model->vocab_size();
-    for (const Recording& recording : ReadRecordings(name)) {
+    for (const Golden& recording : ReadGoldens(name)) {
       const int length = static_cast<int>(recording.tokens.size());
       const std::vector<float> got = testing::LogitsOf(*model, recording.tokens, {length});
       const std::vector<float> want =
@@ -188,7 +139,7 @@ TEST_P(GreedyTest, TokensAreTheReferences) {
       int compared = 0;
       for (int i = 0; i < length; ++i) {
         const testing::Best expected = testing::BestOf({&want[i * vocab], size_t(vocab)});
-        if (expected.margin <= 2 * recording.tolerance) continue;
+        if (expected.margin <= 2 * recording.tolerance()) continue;
         EXPECT_EQ(testing::BestOf({&got[i * vocab], size_t(vocab)}).token, expected.token)
             << name << " position " << i;
         ++compared;
@@ -202,7 +153,7 @@ TEST_P(GreedyTest, TokensAreTheReferences) {
         testing::StepRequests(*reference_model, {{&theirs, theirs.left(), false}});
         const testing::Best expected =
             testing::BestOf({&theirs.logits[theirs.logits.size() - vocab], size_t(vocab)});
-        if (expected.margin <= 2 * recording.tolerance) break;  // from here on they may differ
+        if (expected.margin <= 2 * recording.tolerance()) break;  // from here on they may differ
         EXPECT_EQ(testing::BestOf({&mine.logits[mine.logits.size() - vocab], size_t(vocab)}).token,
                   expected.token)
             << name << " continuation " << i;
