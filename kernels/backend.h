@@ -52,8 +52,8 @@ struct AttentionInput {
   const float* log_decay = nullptr;
   // a_0 to a_p of each head's P: [H, power + 1]. Read in polynomial_square.
   const float* coefficients = nullptr;
-  // Output [M, H], or null: the far mass of each query, what the far part has of the denominator, with
-  // c. Written by backends with host_memory(), in layers with a far part.
+  // Output [M, H], or null: the far mass of each query, what the far part has of the denominator,
+  // with c. Written by backends with host_memory(), in layers with a far part.
   float* far_mass = nullptr;
 };
 
@@ -102,8 +102,8 @@ class Backend {
   // The first error of the device. After an error no result may be used; further calls neither
   // crash nor block. Always OK for backends that compute on the host.
   virtual Status status() const { return Status(); }
-  // Whether Attention computes windows with a far part (AttentionSpec::far_part). A model that has them is
-  // refused by a backend that does not.
+  // Whether Attention computes windows with a far part (AttentionSpec::far_part). A model that has
+  // them is refused by a backend that does not.
   virtual bool has_far_parts() const { return true; }
   // Whether Attention reads states of the format.
   virtual bool has_state_format(StateFormat /*format*/) const { return true; }
@@ -115,8 +115,8 @@ class Backend {
   // Allocates `size` zeroed floats, aligned to 64 bytes. BackendArray owns such an array.
   virtual float* NewArray(size_t size);
   virtual void DeleteArray(float* array);
-  // Copies `size` floats between the host and an array of NewArray. The host's array may be changed,
-  // or read, after the call.
+  // Copies `size` floats between the host and an array of NewArray. The host's array may be
+  // changed, or read, after the call.
   virtual void CopyIn(const float* host, size_t size, float* array);
   virtual void CopyOut(const float* array, size_t size, float* host);
   // Packs w [in, out], or the transpose of w [out, in] if `transpose`, converted to `type`. Keeps
@@ -139,8 +139,8 @@ class Backend {
 
   // --- ops ---
 
-  // out[m] = E[:, tokens[m]] + PE(positions[m]), without PE if `positions` is empty; embedding: E [D,
-  // V]; positions [M] or []; out [M, D].
+  // out[m] = E[:, tokens[m]] + PE(positions[m]), without PE if `positions` is empty; embedding: E
+  // [D, V]; positions [M] or []; out [M, D].
   // PE(t)[2i] = sin(t theta_i), PE(t)[2i+1] = cos(t theta_i), theta_i = 10000^(-i/(D/2)) rounded
   // to float32; angles are exact (kernels/angles.h).
   virtual void Embed(const Matrix& embedding, std::span<const int32_t> tokens,
@@ -159,8 +159,8 @@ class Backend {
   // d]. thetas: [d/2] in host memory; if empty, heads are copied.
   virtual void Rope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
                     std::span<const float> thetas, float* q, float* k) = 0;
-  // out[m] = u * gate(g), [u, g] = up[m], or gelu(up[m]) without a gate. up [rows, UpColumns], out [rows,
-  // hidden].
+  // out[m] = u * gate(g), [u, g] = up[m], or gelu(up[m]) without a gate. up [rows, UpColumns], out
+  // [rows, hidden].
   virtual void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) = 0;
 
   // --- fused ops: the same results as the ops that the default implementations call ---
@@ -213,25 +213,25 @@ class Backend {
   virtual void AffineFeatures(const float* x, int64_t rows, int width, const float* terms,
                               int heads, float* out) = 0;
   // out[m][h] = x[m][h] maps[h] + biases[h], summed from the bias over i in order. x [rows, heads,
-  // width], maps [heads, width, size], biases [heads, size], out [rows, heads, size], size a multiple of
-  // 16. Only called if has_far_parts().
+  // width], maps [heads, width, size], biases [heads, size], out [rows, heads, size], size a
+  // multiple of 16. Only called if has_far_parts().
   virtual void HeadMaps(const float* /*x*/, int64_t /*rows*/, int /*heads*/, int /*width*/,
                         const float* /*maps*/, const float* /*biases*/, int /*size*/,
                         float* /*out*/) {}
-  // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t and spec.Visible(s, t), with the weights w of
-  // spec.kind (docs/attention.md). out [M, H, d]. Query head h reads kv head h / spec.query_group().
-  // spec: that of the layer in the states. One contract for segments of any length: reads each state,
-  // appends the segment's keys and values, folds the blocks that become full. Order of the sums:
+  // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t and spec.Visible(s, t), with the weights
+  // of spec.kind (docs/attention.md). out [M, H, d]. Query head h reads kv head h / query_group().
+  // spec: that of the layer in the states. For segments of any length: reads each state, appends
+  // the segment's keys and values, folds the blocks that become full. Order of the sums:
   // - Far part: the state as it was at the start of t's block.
   // - Near part: tokens s in order, from the start of t's block. KV kinds: all visible ones.
   // - Fold: a block is summed from zero in token order and added to S once, when the first token
   //   after it arrives.
   // A far part of a window (AttentionSpec::far_size):
   // - Far part: the state with the blocks that the window of t has left.
-  // - Fold: blocks of `block` tokens, in order, when the first token arrives whose window has left them;
-  //   without the sinks.
-  // - The near part's sums are scaled by e^-m, m its largest exponent, and both parts to the larger one
-  //   of e^m and the far part's weight.
+  // - Fold: blocks of `block` tokens, in order, when the first token arrives whose window has left
+  //   them; without the sinks.
+  // - The near part's sums are scaled by e^-m, m its largest exponent, and both parts to the
+  //   larger one of e^m and the far part's weight.
   // With a decay gate w[t,s] is multiplied by e^(G_t - G_s). G_t is the float32 sum of log_decay
   // from the first token of t's block to t, in token order; a block buffer holds it for each token.
   // - Far part: multiplied by e^(G_t).
