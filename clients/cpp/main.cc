@@ -10,7 +10,7 @@ namespace {
 
 const Program kProgram = {
     .name = "polysketch",
-    .version = POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")",
+    .version = kVersionAndCommit,
     .description = "Command-line client of a PolySketch server. help COMMAND describes a command.",
     .footer =
         "Exit status: 0 success; 1 no connection to the server, or an error from it; 2 bad "

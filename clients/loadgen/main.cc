@@ -99,7 +99,7 @@ void AddOptions(CLI::App* app, CommandLine* c) {
 
 const Program kProgram = {
     .name = "polysketch-loadgen",
-    .version = POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")",
+    .version = kVersionAndCommit,
     .description = "Sends a load to a PolySketch server and reports throughput and latencies.",
     .footer =
         "DIST: N, uniform:MIN:MAX, normal:MEAN:DEVIATION, exponential:MEAN or\n"

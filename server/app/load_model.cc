@@ -256,7 +256,7 @@ v1::GetModelResponse Describe(const ServerConfig& config, const LoadedModel& loa
   limits->set_max_priority(static_cast<int32_t>(config.max_priority));
   limits->set_max_concurrent_streams(static_cast<int32_t>(config.max_concurrent_streams));
   info.set_version(POLYSKETCH_VERSION);
-  info.set_commit(POLYSKETCH_COMMIT);
+  info.set_commit(kCommit);
   return info;
 }
 

@@ -144,14 +144,13 @@ int Main(int argc, char** argv) {
     return EXIT_SUCCESS;
   }
   if (command->action == CommandAction::kFormattedHelp) {
-    const Result<std::string> help =
-        FormattedHelp(command->help_format, POLYSKETCH_VERSION " (" POLYSKETCH_COMMIT ")");
+    const Result<std::string> help = FormattedHelp(command->help_format, kVersionAndCommit);
     if (!help.ok()) return Fail(help.status());
     std::fputs(help->c_str(), stdout);
     return EXIT_SUCCESS;
   }
   if (command->action == CommandAction::kVersion) {
-    std::printf("polysketch-server %s commit %s %s%s%s\n", POLYSKETCH_VERSION, POLYSKETCH_COMMIT,
+    std::printf("polysketch-server %s commit %s %s%s%s\n", POLYSKETCH_VERSION, kCommit,
                 POLYSKETCH_BUILD_TYPE, *POLYSKETCH_SANITIZERS != '\0' ? " " : "",
                 POLYSKETCH_SANITIZERS);
     return EXIT_SUCCESS;

@@ -411,7 +411,7 @@ Status Server::StartGrpc(const ServerConfig& config) {
 void Server::SetModel(const ServedModel* model) {
   const v1::GetModelResponse& info = model->description;
   metrics_->SetBuildInfo({.version = POLYSKETCH_VERSION,
-                          .commit = POLYSKETCH_COMMIT,
+                          .commit = kCommit,
                           .model = info.name(),
                           .attention = info.attention(),
                           .device = info.device()});

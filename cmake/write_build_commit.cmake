@@ -1,4 +1,4 @@
-# Run by the target polysketch_build_info_header; see PolysketchVersion.cmake.
+# Run by the target polysketch_build_commit; see PolysketchVersion.cmake.
 # POLYSKETCH_COMMIT: where there is no checkout, as in an image build.
 set(COMMIT "$ENV{POLYSKETCH_COMMIT}")
 if(NOT COMMIT)
@@ -14,4 +14,9 @@ if(GIT_FOUND AND COMMIT STREQUAL "unknown")
     set(COMMIT "${_describe}")
   endif()
 endif()
-configure_file("${SOURCE_DIR}/cmake/polysketch_build_info.h.in" "${OUTPUT}" @ONLY)
+file(CONFIGURE OUTPUT "${OUTPUT}" CONTENT [[
+#include "polysketch_build_info.h"
+
+const char polysketch::kCommit[] = "@COMMIT@";
+const char polysketch::kVersionAndCommit[] = "@VERSION@ (@COMMIT@)";
+]] @ONLY)
