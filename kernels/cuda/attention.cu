@@ -229,9 +229,9 @@ struct GroupKernels : TensorKernels<64, GATED, false> {
             int32_t* counters) const {
     const dim3 grid(static_cast<unsigned>(shape.features / kWalkFeatures),
                     static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(list.jobs.size()));
-    device->Launch(WalkSegments<GATED>, grid, kWalkThreads, WalkMemory::Bytes(GATED), shape,
-                   list.on_device, snapshots, plan.snapshot_bytes, plan.snapshot_z,
-                   Progress(counters));
+    const int groups = WalkMemory::Groups(GATED, device->shared_limit());
+    device->Launch(WalkSegments<GATED>, grid, groups * kWarpgroup, WalkMemory::Bytes(GATED, groups),
+                   shape, list.on_device, snapshots, plan.snapshot_bytes, Progress(counters));
   }
   void Tiles(const JobList<AttendJob>& list, int32_t* counters, bool after_walk) const {
     const dim3 grid(static_cast<unsigned>(shape.heads), static_cast<unsigned>(list.jobs.size()));
@@ -248,7 +248,8 @@ struct GroupKernels : TensorKernels<64, GATED, false> {
 bool HasGroupKernels(const AttentionSpec& spec, int64_t shared_limit) {
   return TensorHeadSize(spec, shared_limit) == 64 &&
          HasGroupShape(spec.head_dim, spec.sketched(), spec.near_dim(), NearPower(spec)) &&
-         GroupMemory::Bytes(spec.far_dim()) <= shared_limit;
+         std::max(GroupMemory::Bytes(spec.far_dim()), WalkMemory::Bytes(spec.decay_gate, 1)) <=
+             shared_limit;
 }
 
 PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
@@ -268,7 +269,8 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
   static_assert(TileRows<64>() == kGroupRows);
   const int64_t element = spec.state_format == StateFormat::kBf16 ? 2 : 4;
   shape.snapshot_z = Align(int64_t{spec.features()} * spec.head_dim * element);
-  shape.snapshot_bytes = shape.snapshot_z + Align(int64_t{spec.features()} * 4);
+  shape.snapshot_bytes = shape.walks ? GroupStateBytes(spec.features())
+                                     : shape.snapshot_z + Align(int64_t{spec.features()} * 4);
   return shape;
 }
 

@@ -59,11 +59,12 @@ struct ScanJob {
   HeadArray decay_sums;  // of the blocks, one after the other; with a decay gate
 };
 
-// FoldJob and ScanJob in one: adds `count` full blocks of consecutive tokens to a state.
+// FoldJob and ScanJob in one: adds `count` full blocks of consecutive tokens to a state, which may be
+// none.
 struct WalkJob {
   TokenArrays from;         // of the first block
   HeadArray sums, weights;  // S and z
-  int64_t snapshots = 0;    // first index, one for each block; -1: none
+  int64_t snapshots = 0;    // first index, before each block and after the last; -1: none
   int32_t count = 0;        // blocks
 };
 

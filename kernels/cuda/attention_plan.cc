@@ -66,14 +66,19 @@ class Planner {
     if (first_block == last_block) {
       plan.stores.jobs.push_back(
           {buffer, nullptr, 0, segment.first_row, segment.rows, static_cast<int32_t>(offset)});
-      Queries({.keys = buffer,
-               .sums = sums,
-               .weights = weights,
-               .row = segment.first_row,
-               .count = segment.rows,
-               .block_offset = static_cast<int32_t>(offset),
-               .past = first_block > 0},
-              true);
+      AttendJob job{.keys = buffer,
+                    .sums = sums,
+                    .weights = weights,
+                    .row = segment.first_row,
+                    .count = segment.rows,
+                    .block_offset = static_cast<int32_t>(offset),
+                    .past = first_block > 0};
+      if (job.past != 0 && ReadsSnapshots(job)) {
+        const int64_t snapshot = needs.snapshots;
+        AddBlocks(0, sums, weights, 0);
+        UseSnapshot(snapshot, 0, &job);
+      }
+      Queries(job, true);
       return;
     }
 
@@ -87,30 +92,24 @@ class Planner {
                                 static_cast<int32_t>(offset)});
     const int64_t folds = last_block - first_block;
     const int64_t snapshots = needs.snapshots;
-    AddBlocks(gathered, sums, weights, snapshots, static_cast<int32_t>(folds));
-    needs.snapshots += folds;
+    AddBlocks(gathered, sums, weights, static_cast<int32_t>(folds));
 
     int64_t row = 0;
     for (int64_t block = first_block; block <= last_block; ++block) {
       const int64_t i = block - first_block;
       const int64_t from = block == first_block ? offset : 0;
       const int64_t count = std::min<int64_t>(b - from, segment.rows - row);
-      // The last block reads what the scan leaves in the state.
-      const bool snapshot = i < folds;
-      const HeadArray far = snapshot ? Snapshot(snapshots + i, 0) : sums;
-      const HeadArray z = snapshot ? Snapshot(snapshots + i, shape_.snapshot_z) : weights;
       AttendJob job{.keys = Gathered(gathered + i * b),
-                    .sums = far,
-                    .weights = z,
+                    .sums = sums,
+                    .weights = weights,
                     .row = static_cast<int32_t>(segment.first_row + row),
                     .count = static_cast<int32_t>(count),
                     .block_offset = static_cast<int32_t>(from),
                     .past = block > 0};
-      if (shape_.walks) {
-        job.walk = static_cast<int32_t>(plan.walks.jobs.size()) - 1;
-        job.stored = static_cast<int32_t>(i + 1);
-      }
-      Queries(job, true);
+      // The last block may read what is left in the state.
+      const bool snapshot = i < folds || ReadsSnapshots(job);
+      if (snapshot) UseSnapshot(snapshots, i, &job);
+      Queries(job, !(snapshot && shape_.walks));
       row += count;
     }
     const int64_t tail = position + segment.rows - last_block * b;
@@ -119,12 +118,27 @@ class Planner {
                                      static_cast<int32_t>(tail), 0});
   }
 
-  // Adds `count` full blocks, from token `first` of the workspace on, to a state.
-  void AddBlocks(int64_t first, const HeadArray& sums, const HeadArray& weights, int64_t snapshots,
-                 int32_t count) {
+  // Whether the queries of many rows read a snapshot of the state alone.
+  bool ReadsSnapshots(const AttendJob& job) const {
+    return shape_.walks && job.count > shape_.few_rows;
+  }
+  // Lets a job read snapshot `i` of those from `first` on, which AddBlocks has planned.
+  void UseSnapshot(int64_t first, int64_t i, AttendJob* job) const {
+    job->sums = Snapshot(first + i, 0);
+    job->weights = Snapshot(first + i, shape_.snapshot_z);
+    if (!shape_.walks) return;
+    job->walk = static_cast<int32_t>(plan.walks.jobs.size()) - 1;
+    job->stored = static_cast<int32_t>(i + 1);
+  }
+
+  // Adds `count` full blocks, from token `first` of the workspace on, to a state. The queries of each
+  // block, and of many rows after the last, read the next snapshot.
+  void AddBlocks(int64_t first, const HeadArray& sums, const HeadArray& weights, int32_t count) {
+    const int64_t snapshots = needs.snapshots;
     if (shape_.walks) {
       plan.walks.jobs.push_back({Gathered(first), sums, weights, snapshots, count});
       ++needs.walks;
+      needs.snapshots += count + 1;
       return;
     }
     plan.scans.jobs.push_back(
@@ -132,6 +146,7 @@ class Planner {
     for (int32_t i = 0; i < count; ++i) {
       plan.folds.jobs.push_back({Gathered(first + i * spec_.block), needs.partials++});
     }
+    needs.snapshots += count;
   }
 
   void AddCached(const Segment& segment, const LayerGroup& group) {
@@ -255,8 +270,9 @@ WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, 
   }
   // A segment of n >= 2 rows that touches k >= 2 blocks fills k - 2 of them: k b <= n + 2 b.
   max.tokens = rows + 2 * b * std::min(segments, rows / 2);
-  max.snapshots = rows / b + segments;
   max.walks = shape.walks ? segments : 0;
+  // Before each block that the segments fill; of a walk one more.
+  max.snapshots = rows / b + segments + max.walks;
   // Blocks that were full before, and those of the segments.
   max.partials = shape.walks ? 0 : max.snapshots + segments;
   // Jobs of few rows: the ends of a segment, or all of it if blocks are small.

@@ -31,7 +31,7 @@ struct WorkspaceAddresses {
   uint64_t near_keys = 0;   // [heads][tokens][near_dim] of T
   uint64_t values = 0;      // [heads][tokens][d] of T
   uint64_t decay_sums = 0;  // [heads][tokens] of float32; with a decay gate
-  uint64_t snapshots = 0;   // [snapshots][heads]: S as queries read it, then z
+  uint64_t snapshots = 0;   // [snapshots][heads]: PlanShape
   uint64_t tables = 0;      // [blocks]: addresses of KV blocks, segment by segment
 
   bool operator==(const WorkspaceAddresses&) const = default;
@@ -79,12 +79,12 @@ struct AttentionPlan {
 
 struct PlanShape {
   const AttentionSpec* spec = nullptr;
-  int64_t tile_rows = 1;       // maximum rows of a job in `tiles`
-  int64_t few_rows = 0;        // maximum rows of a job in `few`
-  int64_t far_parts = 0;       // parts of the far sum
-  bool walks = false;          // whether blocks are added by WalkJobs
-  int64_t snapshot_bytes = 0;  // S as queries read it, and z, of one head
-  int64_t snapshot_z = 0;      // offset of z in a snapshot
+  int64_t tile_rows = 1;  // maximum rows of a job in `tiles`
+  int64_t few_rows = 0;   // maximum rows of a job in `few`
+  int64_t far_parts = 0;  // parts of the far sum
+  bool walks = false;     // whether blocks are added by WalkJobs
+  // A snapshot of one head: S as queries read it, and z at snapshot_z; of a walk GroupStateBytes.
+  int64_t snapshot_bytes = 0, snapshot_z = 0;
 };
 
 // Parts of the near sum of keys [0, keys) of a block.

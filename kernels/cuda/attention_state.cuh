@@ -191,12 +191,12 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
   }
 }
 
-// Adds blocks to the states of a segment, and stores what the queries of each block read. blockIdx:
-// 64 features, kv head, job.
+// Adds blocks to the states of a segment, and stores the states before each block and after the last
+// as the queries of warpgroups read them. blockIdx: 64 features, kv head, job.
 template <bool GATED>
-__global__ void __launch_bounds__(kWalkThreads)
+__global__ void __launch_bounds__(kWalkThreads, 2)
     WalkSegments(AttentionShape shape, const WalkJob* jobs, uint8_t* snapshots,
-                 int64_t snapshot_bytes, int64_t snapshot_z, WalkProgress progress) {
+                 int64_t snapshot_bytes, WalkProgress progress) {
   LetNextKernelBegin();
   const WalkJob job = jobs[blockIdx.z];
   const int head = blockIdx.y, feature = WalkFeature();
@@ -204,42 +204,40 @@ __global__ void __launch_bounds__(kWalkThreads)
   uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
   float* z = At<float>(job.weights, shape.layer, head);
   const bool is_read = job.snapshots >= 0;  // by queries, which wait for the states
-  const int64_t place = job.snapshots * shape.kv_heads + head;
-  uint8_t* snapshot = is_read ? snapshots + place * snapshot_bytes : snapshots;
-  const int64_t next = shape.kv_heads * snapshot_bytes;
   const auto store = [&](const WalkSums& state, int index) {
     if (!is_read) return;
-    if (index > 0) progress.Add(blockIdx.z, head, feature, index);
-    StoreSnapshot(feature, state, reinterpret_cast<Bf16*>(snapshot),
-                  reinterpret_cast<float*>(snapshot + snapshot_z));
-    snapshot += next;
+    progress.Storing(blockIdx.z, head, feature, index);
+    const int64_t snapshot = (job.snapshots + index) * shape.kv_heads + head;
+    StoreTiles(feature, state, reinterpret_cast<Bf16*>(snapshots + snapshot * snapshot_bytes));
   };
   WalkSums state;
-  state.Clear();
-  state.Visit(
-      feature,
-      [&](int64_t at, float* low, float* high) {
-        *low = PlaneState::Load(S, size, at);
-        *high = PlaneState::Load(S, size, at + 1);
-      },
-      [&](int64_t f, float* weight) { *weight = z[f]; });
-  store(state, 0);
+  if (WalkPlace().group == 0) {
+    state.Clear();
+    state.Visit(
+        feature,
+        [&](int64_t at, float* low, float* high) {
+          *low = PlaneState::Load(S, size, at);
+          *high = PlaneState::Load(S, size, at + 1);
+        },
+        [&](int64_t f, float* weight) { *weight = z[f]; });
+    store(state, 0);
+  }
   const WalkRows rows{{At<Bf16>(job.from.far_keys, shape.layer, head), shape.far_dim},
                       {At<Bf16>(job.from.values, shape.layer, head), 64},
                       static_cast<int64_t>(job.count) * shape.block,
                       shape.block,
                       GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr};
-  WalkBlocks<GATED>(rows, shape.tiles, &state, [&](int block, WalkSums* sums) {
-    if (block + 1 < job.count) store(*sums, block + 1);
-  });
-  state.Visit(
-      feature,
-      [&](int64_t at, const float* low, const float* high) {
-        PlaneState::Store(*low, S, size, at);
-        PlaneState::Store(*high, S, size, at + 1);
-      },
-      [&](int64_t f, const float* weight) { z[f] = *weight; });
-  if (is_read) progress.Add(blockIdx.z, head, feature, job.count + 1);
+  if (WalkBlocks<GATED>(rows, shape.tiles, &state,
+                        [&](int block, WalkSums* sums) { store(*sums, block + 1); })) {
+    state.Visit(
+        feature,
+        [&](int64_t at, const float* low, const float* high) {
+          PlaneState::Store(*low, S, size, at);
+          PlaneState::Store(*high, S, size, at + 1);
+        },
+        [&](int64_t f, const float* weight) { z[f] = *weight; });
+  }
+  if (is_read) progress.End(blockIdx.z, head, feature, job.count + 1);
 }
 
 }  // namespace polysketch::cuda

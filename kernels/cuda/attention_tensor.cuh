@@ -207,8 +207,7 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
   const AttendJob& job = jobs[blockIdx.y];
   const int head = blockIdx.x, kv = KvHead(shape, head), layer = shape.layer;
   const GroupMemory memory(SharedMemory<uint8_t>(), shape.far_dim);
-  const GroupRows rows{At<Bf16>(job.sums, layer, kv),
-                       At<float>(job.weights, layer, kv),
+  const GroupRows rows{At<uint8_t>(job.sums, layer, kv),
                        {At<Bf16>(job.keys.near_keys, layer, kv), NEAR},
                        {At<Bf16>(job.keys.values, layer, kv), 64},
                        shape.tiles,
@@ -219,10 +218,8 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
                        shape.stabilizer,
                        GATED ? At<float>(job.keys.decay_sums, layer, kv) : nullptr};
   GroupAttention<NEAR, POWER, GATED> attention(rows, memory);
-  if (job.walk >= 0) {
-    progress.Await(job.walk, kv, job.stored);
-    __syncthreads();
-  }
+  if (job.walk >= 0) progress.Await(job.walk, kv, job.stored);
+  __syncthreads();
   attention.Begin();
   const int64_t first = static_cast<int64_t>(job.row) * shape.heads + head;
   for (int i = threadIdx.x; i < kGroupRows * NEAR / 8; i += kGroupThreads) {
@@ -247,7 +244,7 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
       pairs = shape.rows.far_q != nullptr ? *reinterpret_cast<const uint2*>(shape.rows.far_q + from)
                                           : RoundFour(shape.far_q + from);
     }
-    memory.StoreFar(row, quad, pairs.x, pairs.y);
+    memory.StoreFar(row, quad, pairs);
   }
   attention.Run(
       [&](int row, int column, float low, float high) {

@@ -1,17 +1,19 @@
-// The far states of consecutive blocks, for head size 64 and packed symmetric features. A warpgroup
-// walks the blocks in order with 64 features: the sums of the current block and the state stay in
-// registers. Each block is summed from zero and added once, so the states are those
-// of FoldTensor and ScanStates, without partial sums in memory. GATED: with a decay gate, which
-// scales the keys' column j of each feature (i, j), as FeatureColumns does.
+// The far states of consecutive blocks, for head size 64 and packed symmetric features. A thread block
+// walks the blocks in order with 64 features. One or two warpgroups take the blocks in turn: each sums
+// its block from zero, and adds it to the state in shared memory when the block before it has been
+// added. So the states are those of FoldTensor and ScanStates, without partial sums in memory. GATED:
+// with a decay gate, which scales the keys' column j of each feature (i, j), as FeatureColumns does.
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
+#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/group_shape.h"
 #include "kernels/cuda/warpgroup.cuh"
 
 namespace polysketch::cuda {
 
-constexpr int kWalkThreads = kWarpgroup;
+constexpr int kMaxWalkGroups = 2;  // warpgroups
+constexpr int kWalkThreads = kMaxWalkGroups * kWarpgroup;
 constexpr int kWalkFeatures = 64;
 constexpr int kWalkPart = 64;
 constexpr int kWalkStages = 6;
@@ -26,26 +28,47 @@ struct WalkRows {
   const float* decay_sums = nullptr;  // G of the tokens; with a decay gate
 };
 
-// Shared memory of WalkBlocks: stages of values [64][64], swizzled; the column of ones that the
-// weights are multiplied with, [16][8], swizzled; stages of the columns of the tiles I and J of the
-// keys [2][64][8]; with a decay gate stages of G of the tokens and of the last token of their block
-// [2][64].
+// Shared memory of WalkBlocks. Of each warpgroup: stages of values [64][64], swizzled; stages of the
+// columns of the tiles I and J of the keys [2][64][8]; with a decay gate stages of G of the tokens and
+// of the last token of their block [2][64]. Of all: the column of ones that the weights are multiplied
+// with, [16][8], swizzled; the state, [9][128] tiles of a lane; a barrier for each warp, which says
+// that the block before has been added.
 struct WalkMemory {
   static constexpr int kValues = kWalkPart * kSwizzledRow;  // elements
   static constexpr int kOnes = 16 * kSwizzledRow;           // elements
   static constexpr int kKeys = 2 * kWalkPart * 8;           // elements
   static constexpr int kDecaySums = 2 * kWalkPart;          // floats
-  static constexpr int64_t Bytes(bool gated) {
-    return (kWalkStages * (kValues + kKeys) + kOnes) * 2 +
-           (gated ? kWalkStages * kDecaySums * 4 : 0);
+  static constexpr int64_t OfGroup(bool gated) {
+    return kWalkStages * ((kValues + kKeys) * 2 + (gated ? kDecaySums * 4 : 0));
+  }
+  static constexpr int64_t Bytes(bool gated, int groups) {
+    return groups * OfGroup(gated) + kOnes * 2 + 9 * kWarpgroup * static_cast<int>(sizeof(float4)) +
+           groups * kWarpgroup / kWarpSize * static_cast<int>(sizeof(uint64_t));
+  }
+  // The most warpgroups that `limit` bytes have room for.
+  static constexpr int Groups(bool gated, int64_t limit) {
+    return Bytes(gated, kMaxWalkGroups) <= limit ? kMaxWalkGroups : 1;
   }
   Bf16 *values, *ones, *keys;
   float* decay_sums;
-  __device__ explicit WalkMemory(Bf16* memory)
-      : values(memory),
-        ones(values + kWalkStages * kValues),
-        keys(ones + kOnes),
-        decay_sums(reinterpret_cast<float*>(keys + kWalkStages * kKeys)) {}
+  float4* state;
+  uint64_t* turns;  // [groups][4]
+  __device__ WalkMemory(uint8_t* memory, bool gated, int group, int groups)
+      : values(reinterpret_cast<Bf16*>(memory) + group * kWalkStages * kValues),
+        ones(reinterpret_cast<Bf16*>(memory) + groups * kWalkStages * kValues),
+        keys(ones + kOnes + group * kWalkStages * kKeys),
+        decay_sums(reinterpret_cast<float*>(ones + kOnes + groups * kWalkStages * kKeys) +
+                   group * kWalkStages * kDecaySums),
+        state(reinterpret_cast<float4*>(memory + groups * OfGroup(gated) + kOnes * 2)),
+        turns(reinterpret_cast<uint64_t*>(state + 9 * kWarpgroup)) {}
+};
+
+// Of this thread: its warpgroup, of how many, and its place in it.
+struct WalkPlace {
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+  const int groups = static_cast<int>(blockDim.x) / kWarpgroup;
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int warp = thread / kWarpSize;
 };
 
 // A warp's sums over 16 features: of 64 columns of values, and of weights in the lanes with t = 0
@@ -65,6 +88,20 @@ struct WalkSums {
     for (int n = 0; n < 9; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) tiles[n][i] += block.tiles[n][i];
+    }
+  }
+  // To and from the tiles of a lane in WalkMemory::state.
+  __device__ __forceinline__ void Store(float4* to) const {
+#pragma unroll
+    for (int n = 0; n < 9; ++n) {
+      to[n * kWarpgroup] = {tiles[n][0], tiles[n][1], tiles[n][2], tiles[n][3]};
+    }
+  }
+  __device__ __forceinline__ void Load(const float4* from) {
+#pragma unroll
+    for (int n = 0; n < 9; ++n) {
+      const float4 four = from[n * kWarpgroup];
+      tiles[n][0] = four.x, tiles[n][1] = four.y, tiles[n][2] = four.z, tiles[n][3] = four.w;
     }
   }
   // this = kept * this + block.
@@ -90,25 +127,29 @@ struct WalkSums {
   }
 };
 
-// Copies the parts of WalkBlocks, each to the next stage: 64 tokens of a block, or what is left of
-// it.
+// Copies the parts of a warpgroup's blocks, each to the next stage: 64 tokens of a block, or what is
+// left of it.
 template <bool GATED>
 class WalkLoader {
  public:
-  __device__ WalkLoader(const WalkRows& rows, int I, int J, const WalkMemory& memory)
-      : left_(rows.tokens), of_block_(rows.block), block_(rows.block) {
-    const int thread = threadIdx.x, row = thread / 8, chunk = thread % 8;
+  __device__ WalkLoader(const WalkRows& rows, int I, int J, const WalkMemory& memory,
+                        const WalkPlace& place)
+      : left_(static_cast<int>(rows.tokens) - place.group * rows.block),
+        of_block_(rows.block),
+        block_(rows.block),
+        thread_(place.thread),
+        skipped_((place.groups - 1) * rows.block) {
+    const int thread = place.thread, row = thread / 8, chunk = thread % 8;
     const int key = thread % kWalkPart, tile = thread < kWalkPart ? I : J;
-    values_ = rows.values.row(row) + 8 * chunk;
-    value_stride_ = rows.values.stride;
-    value_step_ = kWalkPart * value_stride_;
-    keys_ = rows.keys.row(key) + 8 * tile;
-    key_stride_ = rows.keys.stride;
-    key_step_ = kWalkPart * key_stride_;
+    const int64_t first = static_cast<int64_t>(place.group) * rows.block;
+    values_ = rows.values.row(first + row) + 8 * chunk;
+    value_stride_ = static_cast<int>(rows.values.stride);
+    keys_ = rows.keys.row(first + key) + 8 * tile;
+    key_stride_ = static_cast<int>(rows.keys.stride);
     to_values_ = memory.values + SwizzledChunk(row, chunk);
     to_keys_ = memory.keys + thread * 8;
     if constexpr (GATED) {
-      decay_sums_ = rows.decay_sums + key;
+      decay_sums_ = rows.decay_sums + first + key;
       to_sums_ = memory.decay_sums + key;
     }
   }
@@ -117,32 +158,38 @@ class WalkLoader {
   __device__ __forceinline__ void Next() {
     if (left_ >= kWalkPart && of_block_ >= kWalkPart) {
       Copy<true>(kWalkPart);
-      Advance(kWalkPart, value_step_, key_step_);
+      Advance(kWalkPart);
     } else if (left_ > 0) {
       const int step = min(kWalkPart, of_block_);
-      Copy<false>(left_ < step ? static_cast<int>(left_) : step);
-      Advance(step, step * value_stride_, step * key_stride_);
+      Copy<false>(min(left_, step));
+      Advance(step);
     }
     CommitCopies();
   }
 
  private:
-  __device__ __forceinline__ void Advance(int step, int64_t of_values, int64_t of_keys) {
-    values_ += of_values;
-    keys_ += of_keys;
-    if constexpr (GATED) decay_sums_ += step;
-    left_ -= step;
+  __device__ __forceinline__ void Advance(int step) {
+    Skip(step);
     of_block_ -= step;
-    if (of_block_ == 0) of_block_ = block_;
+    if (of_block_ == 0) {
+      Skip(skipped_);
+      of_block_ = block_;
+    }
     if (++stage_ == kWalkStages) stage_ = 0;
+  }
+
+  __device__ __forceinline__ void Skip(int tokens) {
+    values_ += static_cast<int64_t>(tokens) * value_stride_;
+    keys_ += static_cast<int64_t>(tokens) * key_stride_;
+    if constexpr (GATED) decay_sums_ += tokens;
+    left_ -= tokens;
   }
 
   // Every thread copies four chunks of the values, 16 rows apart, and one of the keys.
   template <bool kWhole>
   __device__ __forceinline__ void Copy(int count) {
-    constexpr int kStep = kWalkThreads / 8;
-    const int row = static_cast<int>(threadIdx.x) / 8;
-    const int key = static_cast<int>(threadIdx.x) % kWalkPart;
+    constexpr int kStep = kWarpgroup / 8;
+    const int row = thread_ / 8, key = thread_ % kWalkPart;
     Bf16* to = to_values_ + stage_ * WalkMemory::kValues;
 #pragma unroll
     for (int i = 0; i < kWalkPart / kStep; ++i) {
@@ -155,7 +202,7 @@ class WalkLoader {
     CopyAsync16(to_keys_ + stage_ * WalkMemory::kKeys, inside ? keys_ : keys_ - key * key_stride_,
                 inside);
     if constexpr (GATED) {
-      if (threadIdx.x >= kWalkPart) CopyDecaySums(key, inside);
+      if (thread_ >= kWalkPart) CopyDecaySums(key, inside);
     }
   }
 
@@ -163,40 +210,39 @@ class WalkLoader {
   __device__ __forceinline__ void CopyDecaySums(int key, bool inside) {
     float* to = to_sums_ + stage_ * WalkMemory::kDecaySums;
     const float* part = decay_sums_ - key;
-    const int block_end = left_ < of_block_ ? static_cast<int>(left_) : of_block_;
+    const int block_end = min(left_, of_block_);
     CopyAsync4(to, inside ? decay_sums_ : part, inside);
     CopyAsync4(to + kWalkPart, part + block_end - 1, true);
   }
 
   // Of this thread: its first row of the next part, and its place in the first stage.
   const Bf16 *values_, *keys_;
-  int64_t value_stride_, key_stride_;
-  int64_t value_step_, key_step_;  // of whole parts
+  int value_stride_, key_stride_;
   Bf16 *to_values_, *to_keys_;
   const float* decay_sums_;  // with a decay gate, as to_sums_
   float* to_sums_;
-  int64_t left_;  // tokens
+  int left_;      // tokens
   int of_block_;  // tokens of the current block that are left
-  const int block_;
+  const int block_, thread_;
+  const int skipped_;  // tokens of other warpgroups' blocks, between two of this one's
   int stage_ = 0;
 };
 
 // Multiplies the elements of tile J of the key that this thread has copied, which no other thread has
 // seen yet, by e^(G_b - G_s).
-__device__ __forceinline__ void DecayKey(const WalkMemory& memory, int stage) {
-  if (threadIdx.x < kWalkPart) return;
-  const float* sums = memory.decay_sums + stage * WalkMemory::kDecaySums + threadIdx.x % kWalkPart;
+__device__ __forceinline__ void DecayKey(const WalkMemory& memory, int stage, int thread) {
+  if (thread < kWalkPart) return;
+  const float* sums = memory.decay_sums + stage * WalkMemory::kDecaySums + thread % kWalkPart;
   const float factor = FastExp(sums[kWalkPart] - sums[0]);
-  auto* key = reinterpret_cast<uint4*>(memory.keys + stage * WalkMemory::kKeys + threadIdx.x * 8);
+  auto* key = reinterpret_cast<uint4*>(memory.keys + stage * WalkMemory::kKeys + thread * 8);
   const uint4 pairs = *key;
   *key = {ScalePair(pairs.x, factor, factor), ScalePair(pairs.y, factor, factor),
           ScalePair(pairs.z, factor, factor), ScalePair(pairs.w, factor, factor)};
 }
 
 // The features of a part as A fragments. keys: the tiles I and J of 64 tokens [2][64][8].
-__device__ __forceinline__ void FeaturesOfKeys(const Bf16* keys, uint32_t (&a)[4][4]) {
+__device__ __forceinline__ void FeaturesOfKeys(const Bf16* keys, int warp, uint32_t (&a)[4][4]) {
   const int lane = threadIdx.x % kWarpSize, t = lane % 4;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     // x_i of tokens 0-7, 8-15; x_j of the same; i, j = lane / 4.
@@ -215,76 +261,91 @@ __device__ __forceinline__ void FeaturesOfKeys(const Bf16* keys, uint32_t (&a)[4
   }
 }
 
-// blockIdx.x: a pair of tiles. Calls after(block, &state) when `block` has been added. `state` holds
-// the state before the first block.
+// blockIdx.x: a pair of tiles. `state` holds the state before the first block, in the first warpgroup.
+// A warpgroup calls after(block, &state) when it has added a block, while others may go on. Returns
+// whether `state` holds the state after the last block. There may be no tokens.
 //
 // The products of a part run while the features of the next one are made. So a part's stage is free
 // only after the barrier of the part after the next.
 template <bool GATED, typename After>
-__device__ __forceinline__ void WalkBlocks(const WalkRows& rows, int tiles, WalkSums* state,
+__device__ __forceinline__ bool WalkBlocks(const WalkRows& rows, int tiles, WalkSums* state,
                                            const After& after) {
+  const int blocks = static_cast<int>((rows.tokens + rows.block - 1) / rows.block);
+  if (blocks == 0) return false;
   int I = 0, J = 0;
   TilesOf(static_cast<int>(blockIdx.x), tiles, &I, &J);
-  const WalkMemory memory(SharedMemory<Bf16>());
-  WalkLoader<GATED> loader(rows, I, J, memory);
+  const WalkPlace place;
+  const int thread = place.thread, group = place.group, groups = place.groups;
+  const WalkMemory memory(SharedMemory<uint8_t>(), GATED, group, groups);
+  WalkLoader<GATED> loader(rows, I, J, memory, place);
   for (int i = 0; i < kWalkAhead; ++i) loader.Next();
   if (threadIdx.x < 16) {
     *reinterpret_cast<uint4*>(memory.ones + SwizzledChunk(static_cast<int>(threadIdx.x), 0)) = {
         0x3f80u, 0, 0, 0};
   }
+  if (thread % kWarpSize == 0) InitBarrier(memory.turns + group * 4 + place.warp, 1);
+  if (group == 0) state->Store(memory.state + thread);
+  FenceForProducts();
+  __syncthreads();
 
   const int parts_of_block = (rows.block + kWalkPart - 1) / kWalkPart;
-  const int blocks = static_cast<int>((rows.tokens + rows.block - 1) / rows.block);
   WalkSums sums;
-  float kept = 1;  // of the state, by the block in `sums`
-  const auto add = [&] {
+  float kept = 1;                      // of the state, by the block in `sums`
+  uint32_t turn = group == 0 ? 1 : 0;  // the first block awaits none
+  const auto add = [&](int block) {
+#if !defined(POLYSKETCH_FAULT_WALK_TURN)
+    if (block > 0) AwaitPhase(memory.turns + group * 4 + place.warp, turn);
+#endif
+    turn ^= 1;
+    state->Load(memory.state + thread);
     if constexpr (GATED) {
       state->Decay(kept, sums);
     } else {
       state->Add(sums);
     }
+    state->Store(memory.state + thread);
+    __syncwarp();
+    if (thread % kWarpSize == 0) {
+      ArriveAt(memory.turns + (group + 1 == groups ? 0 : group + 1) * 4 + place.warp);
+    }
+    after(block, state);
   };
-  int stage = 0;
-  for (int block = 0; block < blocks; ++block) {
+  int stage = 0, block = group;
+  for (; block < blocks; block += groups) {
     for (int part = 0; part < parts_of_block; ++part) {
       WaitCopies<kWalkAhead - 1>();
-      if constexpr (GATED) DecayKey(memory, stage);
+      if constexpr (GATED) DecayKey(memory, stage, thread);
       FenceForProducts();
 #if !defined(POLYSKETCH_FAULT_WALK_BARRIER)
-      __syncthreads();  // all threads see this part and have ended the products of the last but one
+      // All threads see this part and have ended the products of the last but one.
+      group == 0 ? SyncNamed<1>(kWarpgroup) : SyncNamed<2>(kWarpgroup);
 #endif
       uint32_t a[4][4];
-      FeaturesOfKeys(memory.keys + stage * WalkMemory::kKeys, a);
+      FeaturesOfKeys(memory.keys + stage * WalkMemory::kKeys, place.warp, a);
       WaitProducts();  // of the part before
-      if (part == 0 && block > 0) {
-        add();
-        after(block - 1, state);
-      }
       if (GATED && part == 0) {
         kept = expf(memory.decay_sums[stage * WalkMemory::kDecaySums + kWalkPart]);
       }
       BeginProducts();
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        GroupProduct(sums.tiles, a[k],
-                     memory.values + stage * WalkMemory::kValues + 16 * k * kSwizzledRow,
-                     memory.ones, k > 0 || part > 0);
+        GroupProduct(sums.tiles, a[k], memory.values + stage * WalkMemory::kValues, memory.ones, k,
+                     k > 0 || part > 0);
       }
       CommitProducts();
       loader.Next();
       if (++stage == kWalkStages) stage = 0;
     }
+    WaitProducts();
+    add(block);
   }
-  WaitProducts();
   WaitCopies<0>();
-  add();
-  after(blocks - 1, state);
+  return block - groups + 1 == blocks;
 }
 
 // The first feature of this warp.
 __device__ __forceinline__ int WalkFeature() {
-  return static_cast<int>(blockIdx.x) * kWalkFeatures +
-         static_cast<int>(threadIdx.x) / kWarpSize * 16;
+  return static_cast<int>(blockIdx.x) * kWalkFeatures + WalkPlace().warp * 16;
 }
 
 // Transposes 4 x 4 words among the lanes of a quad: lane t gives word t of each of four chunks and
@@ -301,9 +362,11 @@ __device__ __forceinline__ uint4 TransposeQuad(const uint32_t (&words)[4]) {
   return upper ? uint4{x, y, high.x, high.y} : uint4{low.x, low.y, x, y};
 }
 
-// Counts what each warp of a walk has stored, so that queries can begin before the walk ends: a
-// kernel launched early waits for the counters of all warps (Await). A warp counts a state
-// when it stores the next one, since it would wait for a store that it has just begun.
+// Counts what the warps of a walk have stored, so that queries can begin before the walk ends: a
+// kernel launched early waits for the counters of all features (Await). A warp would wait for a store
+// that it has just begun. So it counts, when it stores state i of a walk by n warpgroups, state i - n,
+// which it has stored itself, and those before it, which the others had stored before they handed it
+// the state.
 struct WalkProgress {
   int32_t* counters = nullptr;  // [walk][head][features / 16]
   int features = 0, heads = 0;
@@ -312,12 +375,22 @@ struct WalkProgress {
   __device__ __forceinline__ int32_t* Of(int64_t walk, int head) const {
     return counters + (walk * heads + head) * of_head();
   }
-  // All lanes of a warp have stored `count` states.
+  // A warp is about to store state `index`, which it has been handed.
+  __device__ __forceinline__ void Storing(int64_t walk, int head, int feature, int index) const {
+    const int count = index + 1 - WalkPlace().groups;
+    if (count > 0) Add(walk, head, feature, count);
+  }
+  // All lanes of the warp know that `count` states are stored.
   __device__ __forceinline__ void Add(int64_t walk, int head, int feature, int count) const {
     __syncwarp();
     if (threadIdx.x % kWarpSize == 0) Publish(Of(walk, head) + feature / 16, count);
   }
-  // Waits until every warp has stored `count` states. The caller has a barrier after it.
+  // The thread block has stored all `count` states.
+  __device__ __forceinline__ void End(int64_t walk, int head, int feature, int count) const {
+    __syncthreads();
+    if (WalkPlace().group == 0) Add(walk, head, feature, count);
+  }
+  // Waits until `count` states are stored. The caller has a barrier after it.
   __device__ __forceinline__ void Await(int64_t walk, int head, int count) const {
     for (int i = threadIdx.x; i < of_head(); i += blockDim.x) {
       AwaitCounter(Of(walk, head) + i, count);
@@ -325,25 +398,34 @@ struct WalkProgress {
   }
 };
 
-// Stores a state as queries read it: S [features][64] rounded, z.
-__device__ __forceinline__ void StoreSnapshot(int feature, const WalkSums& state, Bf16* S,
-                                              float* z) {
-  const int t = threadIdx.x % 4;
-  ForRows<1>([&](int, int half, int row) {
-    const int f = feature + row;
+// The upper planes of two sums.
+__device__ __forceinline__ uint32_t UpperPair(const float* sums) {
+  return static_cast<uint32_t>(UpperPlane(FloatBits(sums[1]))) << 16 |
+         UpperPlane(FloatBits(sums[0]));
+}
+
+// Stores a state as the queries of warpgroups read it (group_shape.h).
+__device__ __forceinline__ void StoreTiles(int feature, const WalkSums& state, Bf16* tiles) {
+  const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
+  Bf16* tile = tiles + feature / 64 * kStateTile;
+  const auto pair = [&](int n, int half) -> uint32_t {
+    const float* sums = state.tiles[n] + 2 * half;
+    if (n < 8) return UpperPair(sums);
+    return t == 0 ? PackBf16(sums[0], sums[0] - WidenBf16(RoundBf16(sums[0]))) : 0;  // of z
+  };
 #pragma unroll
-    for (int n = 0; n < 8; n += 4) {
-      uint32_t words[4];
+  for (int n = 0; n < 9; n += 2) {
+    uint32_t words[4] = {};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float low = state.tiles[n + i][2 * half], high = state.tiles[n + i][2 * half + 1];
-        words[i] =
-            static_cast<uint32_t>(UpperPlane(FloatBits(high))) << 16 | UpperPlane(FloatBits(low));
-      }
-      *reinterpret_cast<uint4*>(S + f * 64 + 8 * (n + t)) = TransposeQuad(words);
+    for (int i = 0; i < 4; ++i) {
+      if (n + i / 2 < 9) words[i] = TransposeMatrix(pair(n + i / 2, i % 2));
     }
-    if (t == 0) z[f] = state.tiles[8][2 * half];
-  });
+    // Two neighbouring chunks of a row in each pair of lanes.
+    const uint4 features = TransposeQuad(words);
+    const int row = 8 * (n + t / 2) + g;
+    if (row >= kStateRows) continue;
+    *reinterpret_cast<uint4*>(tile + SwizzledChunk(row, feature % 64 / 8 + t % 2)) = features;
+  }
 }
 
 }  // namespace polysketch::cuda

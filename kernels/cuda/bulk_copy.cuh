@@ -112,6 +112,14 @@ __device__ __forceinline__ void CopyBulk([[maybe_unused]] void* shared,
 #endif
 }
 
+// Makes what this thread has seen in global memory since the launch visible to the bulk copies that it
+// starts next.
+__device__ __forceinline__ void FenceForCopies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+
 // A ring of kStages stages. Stage i % kStages gets piece i, from one thread by bulk copies or from a
 // warp by CopyAsync16; the warps that read a piece wait for it, read it, and release it. Bulk copies
 // into what a thread has written need a fence, which the ring does not have.
@@ -141,12 +149,16 @@ class CopyRing {
 #endif
   }
 
+  __device__ __forceinline__ uint8_t* stage(uint32_t i) const {
+    return stages_ + i % kStages * stage_bytes_;
+  }
+
   // A filler: waits until the stage of piece `i` is free, and returns it.
   __device__ __forceinline__ uint8_t* Begin(uint32_t i) const {
 #if !defined(POLYSKETCH_FAULT_RING_REUSE)
     AwaitPhase(empty_ + i % kStages, Round(i) ^ 1);
 #endif
-    return stages_ + i % kStages * stage_bytes_;
+    return stage(i);
   }
   // A lane of the filling warp: has started its copies of piece `i`.
   __device__ __forceinline__ void End(uint32_t i) const { ArriveAfterCopies(full_ + i % kStages); }
@@ -156,7 +168,26 @@ class CopyRing {
   }
   __device__ __forceinline__ void Copy(uint32_t i, uint32_t offset, const void* global,
                                        uint32_t bytes) const {
-    CopyBulk(stages_ + i % kStages * stage_bytes_ + offset, global, bytes, full_ + i % kStages);
+    CopyBulk(stage(i) + offset, global, bytes, full_ + i % kStages);
+  }
+  // The filling warp: starts the copy of `bytes` bytes, which are all of piece `i`.
+  __device__ __forceinline__ void CopyPiece(uint32_t i, const uint8_t* global,
+                                            uint32_t bytes) const {
+    const uint32_t lane = threadIdx.x % kWarpSize;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    for (uint32_t at = 16 * lane; at < bytes; at += 16 * kWarpSize) {
+      CopyAsync16(stage(i) + at, global + at, true);
+    }
+    End(i);
+#else
+    if (lane == 0) {
+      FenceForCopies();
+      Announce(i, bytes);
+      Copy(i, 0, global, bytes);
+    } else {
+      ArriveAt(full_ + i % kStages);
+    }
+#endif
   }
 
   // A reader: waits until piece `i` has come.
@@ -166,7 +197,7 @@ class CopyRing {
 #elif !defined(POLYSKETCH_FAULT_RING_WAIT)
     AwaitPhase(full_ + i % kStages, Round(i));
 #endif
-    return stages_ + i % kStages * stage_bytes_;
+    return stage(i);
   }
   // A reader: all its lanes have read piece `i`.
   __device__ __forceinline__ void Release(uint32_t i) const {

@@ -23,6 +23,12 @@ void WithGroupShape(int near_dim, int near_power, const Run& run) {
   }
 }
 
+// A state as the queries of warpgroups read it: for each 64 features a tile of 72 rows of 64, swizzled
+// (warpgroup.cuh). The rows are the columns of S, z rounded to bf16, its remainder, and zeros.
+constexpr int kStateRows = 72;
+constexpr int kStateTile = kStateRows * 64;  // elements
+constexpr int64_t GroupStateBytes(int features) { return int64_t{features / 64} * kStateTile * 2; }
+
 // Counters of the walk over the states of a head (WalkProgress): one for each warp, which has 16
 // features.
 constexpr int WalkCounters(int features) { return features / 16; }

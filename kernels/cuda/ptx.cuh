@@ -147,10 +147,26 @@ __device__ __forceinline__ int32_t SignedByte(uint32_t word, int i) {
 
 // Copies one half of a pair to both halves.
 __device__ __forceinline__ uint32_t BroadcastLow(uint32_t pair) {
+#if defined(__CUDACC__)
+  uint32_t out;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {low, low}; }"
+      : "=r"(out)
+      : "r"(pair));
+  return out;
+#else
   return (pair & 0xffffu) | (pair << 16);
+#endif
 }
 __device__ __forceinline__ uint32_t BroadcastHigh(uint32_t pair) {
+#if defined(__CUDACC__)
+  uint32_t out;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; mov.b32 %0, {high, high}; }"
+      : "=r"(out)
+      : "r"(pair));
+  return out;
+#else
   return (pair >> 16) | (pair & 0xffff0000u);
+#endif
 }
 
 // c [16 x 8] += a [16 x 16] b [16 x 8], float32 sums. Fragments of mma.m16n8k16 (PTX manual): lane
@@ -243,6 +259,21 @@ __device__ __forceinline__ void LoadMatrix4T(uint32_t (&out)[4], const void* row
 #endif
 }
 
+// Transposes an 8x8 matrix of 16-bit elements, of which lane 4 g + t has row g, columns 2t, 2t + 1.
+__device__ __forceinline__ uint32_t TransposeMatrix(uint32_t pair) {
+#if defined(__CUDACC__)
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
+#else
+  const int lane = threadIdx.x % kWarpSize, from = lane % 4 * 8 + lane / 8,
+            shift = lane / 4 % 2 * 16;
+  const uint32_t low = __shfl_sync(kFullWarp, pair, from);
+  const uint32_t high = __shfl_sync(kFullWarp, pair, from + 4);
+  return (low >> shift & 0xffff) | (high >> shift & 0xffff) << 16;
+#endif
+}
+
 // Lets the next kernel of the stream begin, if it is launched early (launch.h), once every thread
 // block of this one has come here or ended.
 __device__ __forceinline__ void LetNextKernelBegin() {
@@ -277,6 +308,17 @@ __device__ __forceinline__ void PrefetchRange([[maybe_unused]] const void* globa
                                               [[maybe_unused]] unsigned bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes));
+#endif
+}
+
+// A barrier of `threads` threads of a thread block, a multiple of 32, that name it. 0 is the one of
+// __syncthreads.
+template <int kName>
+__device__ __forceinline__ void SyncNamed(int threads) {
+#if defined(__CUDACC__)
+  asm volatile("bar.sync %0, %1;" ::"n"(kName), "r"(threads) : "memory");
+#else
+  simt::SyncNamed(kName, threads);
 #endif
 }
 

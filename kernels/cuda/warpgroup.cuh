@@ -56,64 +56,41 @@ __device__ __forceinline__ void WaitProducts() {
 }
 
 #if POLYSKETCH_WGMMA
-// Groups of eight rows are 1,024 bytes apart. next: bytes from the first 64 columns to those after
-// them, if there are more.
-__device__ __forceinline__ uint64_t SwizzledDescriptor(const void* rows, uint32_t next = 16) {
-  const auto address = SharedAddress(rows);
-  return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(next >> 4) << 16 |
-         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+// The lower word of a descriptor counts 16 bytes: the address, and in the upper half the bytes from the
+// first 64 columns to those after them. Groups of eight rows are 1,024 bytes apart.
+__device__ __forceinline__ uint64_t SwizzledDescriptor(const void* rows, uint32_t lower) {
+  return ((SharedAddress(rows) >> 4) + lower) | (uint64_t{(1024 >> 4) | (1u << 30)} << 32);
 }
 
 #define POLYSKETCH_SUMS                                                                         \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
   "%25,%26,%27,%28,%29,%30,%31}"
+#define POLYSKETCH_WIDE_SUMS                                                                    \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
+  "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35}"
 #define POLYSKETCH_SUM(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define POLYSKETCH_SUM_OPERANDS                                                                  \
   POLYSKETCH_SUM(0), POLYSKETCH_SUM(1), POLYSKETCH_SUM(2), POLYSKETCH_SUM(3), POLYSKETCH_SUM(4), \
       POLYSKETCH_SUM(5), POLYSKETCH_SUM(6), POLYSKETCH_SUM(7)
 #endif
 
-// c [64 x 64] = (add ? c : 0) + a [64 x 16] b. A and C fragments of a warp, which has 16 rows:
-// ptx.cuh. b: rows 0 to 15 of [k][64], swizzled.
-__device__ __forceinline__ void GroupProduct(float (&c)[8][4], const uint32_t (&a)[4],
-                                             const Bf16* b, bool add) {
-#if POLYSKETCH_WGMMA
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " POLYSKETCH_SUMS
-      ", {%32,%33,%34,%35}, %36, add, 1, 1, 1;\n}\n"
-      : POLYSKETCH_SUM_OPERANDS
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(SwizzledDescriptor(b)), "r"(add ? 1 : 0));
-#else
-  const int lane = threadIdx.x % kWarpSize;
-#pragma unroll
-  for (int n = 0; n < 8; n += 2) {
-    if (!add) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) c[n][i] = c[n + 1][i] = 0;
-    }
-    uint32_t rows[4];
-    LoadMatrix4T(rows, b + SwizzledChunk(lane % 16, n + lane / 16));
-    MmaBf16(c[n], a, rows[0], rows[1]);
-    MmaBf16(c[n + 1], a, rows[2], rows[3]);
-  }
-#endif
-}
-
-// c [64 x 72] = (add ? c : 0) + a [64 x 16] [b, last]. last: rows 0 to 15 of [k][8], swizzled as the
-// first chunks of rows of 64; after b in memory.
+// c [64 x 72] = (add ? c : 0) + a [64 x 16] [b, last]. A and C fragments of a warp, which has 16 rows:
+// ptx.cuh. b: rows 16 k to 16 k + 15 of [.][64], swizzled; last: [16][8], swizzled as the first chunks
+// of rows of 64; after b in memory.
 __device__ __forceinline__ void GroupProduct(float (&c)[9][4], const uint32_t (&a)[4],
-                                             const Bf16* b, const Bf16* last, bool add) {
+                                             const Bf16* b, const Bf16* last, int k, bool add) {
 #if POLYSKETCH_WGMMA
   asm volatile(
       "{\n.reg .pred add;\nsetp.ne.b32 add, %41, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
-      "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35}, {%36,%37,%38,%39}, %40, add, 1, 1, 1;\n}\n"
+      "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 " POLYSKETCH_WIDE_SUMS
+      ", {%36,%37,%38,%39}, %40, add, 1, 1, 1;\n}\n"
       : POLYSKETCH_SUM_OPERANDS, POLYSKETCH_SUM(8)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
-        "l"(SwizzledDescriptor(b, static_cast<uint32_t>((last - b) * 2))), "r"(add ? 1 : 0));
+        "l"(SwizzledDescriptor(
+            b, (static_cast<uint32_t>(last - b) / 8 << 16) + k * (128u - (128u << 16)))),
+        "r"(add ? 1 : 0));
 #else
+  b += 16 * k * kSwizzledRow;
   const int lane = threadIdx.x % kWarpSize;
 #pragma unroll
   for (int n = 0; n < 10; n += 2) {
@@ -133,6 +110,35 @@ __device__ __forceinline__ void GroupProduct(float (&c)[9][4], const uint32_t (&
 #endif
 }
 
+// c [64 x 72] = (add ? c : 0) + a [64 x 16] b^T. b: columns 16 k to 16 k + 15 of [72][64], swizzled.
+__device__ __forceinline__ void GroupProductOfRows(float (&c)[9][4], const uint32_t (&a)[4],
+                                                   const Bf16* b, int k, bool add) {
+#if POLYSKETCH_WGMMA
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %41, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 " POLYSKETCH_WIDE_SUMS
+      ", {%36,%37,%38,%39}, %40, add, 1, 1, 0;\n}\n"
+      : POLYSKETCH_SUM_OPERANDS, POLYSKETCH_SUM(8)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(SwizzledDescriptor(b, (1u << 16) + 2 * k)),
+        "r"(add ? 1 : 0));
+#else
+  const int lane = threadIdx.x % kWarpSize;
+#pragma unroll
+  for (int n = 0; n < 9; n += 2) {
+#pragma unroll
+    for (int i = 0; i < 4 && !add; ++i) {
+      c[n][i] = 0;
+      if (n < 8) c[n + 1][i] = 0;
+    }
+    uint32_t rows[4];
+    const int row = 8 * n + (n < 8 ? lane / 16 * 8 : 0) + lane % 8;
+    LoadMatrix4(rows, b + SwizzledChunk(row, 2 * k + lane / 8 % 2));
+    MmaBf16(c[n], a, rows[0], rows[1]);
+    if (n < 8) MmaBf16(c[n + 1], a, rows[2], rows[3]);
+  }
+#endif
+}
+
 // c [64 x 64] = a [64 x 16 K] b^T. a: the warpgroup's 64 rows; b: [64][16 K]. Both swizzled.
 template <int K>
 __device__ __forceinline__ void GroupScores(float (&c)[8][4], const Bf16* a, const Bf16* b) {
@@ -144,7 +150,8 @@ __device__ __forceinline__ void GroupScores(float (&c)[8][4], const Bf16* a, con
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " POLYSKETCH_SUMS
         ", %32, %33, add, 1, 1, 0, 0;\n}\n"
         : POLYSKETCH_SUM_OPERANDS
-        : "l"(SwizzledDescriptor(a) + 2 * k), "l"(SwizzledDescriptor(b) + 2 * k), "r"(k));
+        : "l"(SwizzledDescriptor(a, (1u << 16) + 2 * k)),
+          "l"(SwizzledDescriptor(b, (1u << 16) + 2 * k)), "r"(k));
   }
 #else
   const int lane = threadIdx.x % kWarpSize;

@@ -103,6 +103,8 @@ TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
       // Warpgroups: near keys of 64 and of 32 columns, an odd number of pairs of tiles.
       {AttentionKind::kLearnedSketchMixed, {1, 64, 32, 80, 290}},
       {AttentionKind::kLearnedSketch, {1, 64, 32, 24, 70}},
+      // Many blocks, which the warpgroups of a walk take in turn.
+      {AttentionKind::kLearnedSketchMixed, {1, 64, 8, 20, 170}},
       {AttentionKind::kLearnedSketchMixed, {1, 64, 16, 136, 300}},
       {AttentionKind::kRandomSketch, {1, 32, 16, 16, 53}},
       {AttentionKind::kPerformer, {1, 32, 16, 16, 53}},

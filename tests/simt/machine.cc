@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -77,6 +78,10 @@ struct Warp {
   const char* name = nullptr;  // the collective that its lanes are in
 };
 
+struct NamedCount {
+  int arrived = 0, rounds = 0;
+};
+
 class Machine {
  public:
   void Run(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function<void()>& body) {
@@ -115,6 +120,16 @@ class Machine {
     ++at_barrier_;
     ReleaseBarrier();
     if (fibers_[running_].state != State::kReady) Yield();
+  }
+
+  void NamedBarrier(int id, int threads) {
+    NamedCount& barrier = named_[id];
+    const int round = barrier.rounds;
+    if (++barrier.arrived == threads) {
+      barrier = {0, round + 1};
+    } else {
+      WaitUntil([&] { return barrier.rounds != round; });
+    }
   }
 
   void Collective(const char* name, Combine combine, const void* in, void* out) {
@@ -188,6 +203,7 @@ class Machine {
               index.y * 104729 + index.z;
     warps_.assign((count_ + kWarp - 1) / kWarp, Warp());
     at_barrier_ = 0;
+    std::ranges::fill(named_, NamedCount());
     alive_ = count_;
     BeginBulkCopies();
     for (int i = 0; i < count_; ++i) {
@@ -286,6 +302,7 @@ class Machine {
   const std::function<void()>* body_ = nullptr;
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
+  NamedCount named_[16];  // barriers
   int count_ = 0, alive_ = 0, at_barrier_ = 0, running_ = 0;
   bool leave_warp_ = false;
   uint64_t random_ = 1;
@@ -334,6 +351,7 @@ void SetSharedLimit(size_t bytes) { TheMachine().shared_limit = bytes; }
 size_t SharedLimit() { return TheMachine().shared_limit; }
 void* DynamicShared() { return TheMachine().shared(); }
 void SyncThreads() { TheMachine().Barrier(); }
+void SyncNamed(int id, int threads) { TheMachine().NamedBarrier(id, threads); }
 void SyncWarp() {
   Collective(
       "__syncwarp", [](const void* const*, void* const*) {}, nullptr, nullptr);

@@ -78,6 +78,8 @@ void PerformTransfers();
 
 void* DynamicShared();
 void SyncThreads();
+// A barrier of `threads` threads that name it.
+void SyncNamed(int id, int threads);
 void SyncWarp();
 
 // Every lane gives `bytes` bytes at `in`; when the last of the warp has come, `combine(warp)` runs

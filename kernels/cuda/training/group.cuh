@@ -9,10 +9,29 @@
 
 namespace polysketch::cuda {
 
-// The far states at the starts of all blocks but the first; with CHUNK from a state or to one.
-// blockIdx: 64 features, head.
-template <bool CHUNK, bool GATED>
-__global__ void __launch_bounds__(kWalkThreads)
+// Stores a state as QueryGradients reads it: S [features][64] rounded, z.
+__device__ __forceinline__ void StoreSnapshot(int feature, const WalkSums& state, Bf16* S,
+                                              float* z) {
+  const int t = threadIdx.x % 4;
+  ForRows<1>([&](int, int half, int row) {
+    const int f = feature + row;
+#pragma unroll
+    for (int n = 0; n < 8; n += 4) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        words[i] = UpperPair(state.tiles[n + i] + 2 * half);
+      }
+      *reinterpret_cast<uint4*>(S + f * 64 + 8 * (n + t)) = TransposeQuad(words);
+    }
+    if (t == 0) z[f] = state.tiles[8][2 * half];
+  });
+}
+
+// The far states at the starts of all blocks that have a past; with CHUNK from a state or to one.
+// TILES: as ForwardGroups reads them. blockIdx: 64 features, head.
+template <bool CHUNK, bool GATED, bool TILES>
+__global__ void __launch_bounds__(kWalkThreads, 2)
     WalkForward(TrainingShape shape, Snapshots snapshots, ChunkStates chunk,
                 WalkProgress progress) {
   LetNextKernelBegin();
@@ -21,10 +40,21 @@ __global__ void __launch_bounds__(kWalkThreads)
   const WalkRows rows{RowsFrom(shape, shape.far_k, 0), RowsFrom(shape, shape.v, 0),
                       blocks * shape.attention.block, shape.attention.block,
                       GATED ? shape.DecaySums(0) : nullptr};
+  const int first = static_cast<int>(shape.first_read);  // of the states that are stored
+  const auto store = [&](int block, const WalkSums* state) {
+    progress.Storing(0, head, feature, block - first);
+    uint8_t* snapshot = snapshots.Of(shape, block);
+    if constexpr (TILES) {
+      StoreTiles(feature, *state, reinterpret_cast<Bf16*>(snapshot));
+    } else {
+      StoreSnapshot(feature, *state, reinterpret_cast<Bf16*>(snapshot),
+                    reinterpret_cast<float*>(snapshot + snapshots.z));
+    }
+  };
   const int64_t z = int64_t{shape.attention.features} * 64;
   WalkSums state;
   state.Clear();
-  if (CHUNK && chunk.before != nullptr) {
+  if (CHUNK && WalkPlace().group == 0 && chunk.before != nullptr) {
     const float* before = chunk.before + chunk.Offset<64>(shape);
     state.Visit(
         feature,
@@ -33,16 +63,14 @@ __global__ void __launch_bounds__(kWalkThreads)
           *high = before[at + 1];
         },
         [&](int64_t f, float* sum) { *sum = before[z + f]; });
+    store(0, &state);
   }
-  WalkBlocks<GATED>(rows, shape.attention.tiles, &state, [&](int block, const WalkSums* sums) {
-    if (block > 0) progress.Add(0, head, feature, block);
-    if (CHUNK && block + 1 == shape.blocks) return;
-    uint8_t* snapshot = snapshots.Of(shape, block + 1);
-    StoreSnapshot(feature, *sums, reinterpret_cast<Bf16*>(snapshot),
-                  reinterpret_cast<float*>(snapshot + snapshots.z));
-  });
-  progress.Add(0, head, feature, static_cast<int>(shape.blocks) - 1);
-  if (CHUNK && chunk.after != nullptr) {
+  const bool last =
+      WalkBlocks<GATED>(rows, shape.attention.tiles, &state, [&](int block, const WalkSums* sums) {
+        if (!CHUNK || block + 1 < shape.blocks) store(block + 1, sums);
+      });
+  progress.End(0, head, feature, static_cast<int>(shape.blocks) - first);
+  if (CHUNK && last && chunk.after != nullptr) {
     float* after = chunk.after + chunk.Offset<64>(shape);
     state.Visit(
         feature,
@@ -71,8 +99,7 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
   const GroupMemory memory(SharedMemory<uint8_t>(), sizes.far_dim);
   const uint8_t* state = snapshots.data + (head * shape.blocks + tile.block) * snapshots.bytes;
   const int64_t block_token = tile.token - tile.block_offset;
-  const GroupRows rows{reinterpret_cast<const Bf16*>(state),
-                       reinterpret_cast<const float*>(state + snapshots.z),
+  const GroupRows rows{state,
                        RowsFrom(shape, shape.near_k, block_token),
                        RowsFrom(shape, shape.v, block_token),
                        sizes.tiles,
@@ -82,21 +109,21 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
                        tile.count,
                        sizes.stabilizer,
                        GATED ? shape.DecaySums(block_token) : nullptr};
+  GroupAttention<NEAR, POWER, GATED> attention(rows, memory);
   const RowArray near = RowsFrom(shape, shape.near_q, tile.token);
-  CopySwizzled<kGroupRows, NEAR>(near.data, near.stride, tile.count, memory.near_q);
+  CopySwizzled<kGroupRows, NEAR, kGroupThreads>(near.data, near.stride, tile.count, memory.near_q);
+  CommitCopies();
   const RowArray far = RowsFrom(shape, shape.far_q, tile.token);
   const int quads = sizes.far_dim / 4;
   for (int i = threadIdx.x; rows.past && i < kGroupRows * quads; i += kGroupThreads) {
     const int row = i / quads, quad = i % quads;
     uint2 q{};
     if (row < rows.count) q = reinterpret_cast<const uint2*>(far.row(row))[quad];
-    memory.StoreFar(row, quad, q.x, q.y);
+    memory.StoreFar(row, quad, q);
   }
-  if (rows.past) {
-    if (tile.block > 0) progress.Await(0, head, static_cast<int>(tile.block));
-    __syncthreads();
-  }
-  GroupAttention<NEAR, POWER, GATED> attention(rows, memory);
+  if (rows.past) progress.Await(0, head, static_cast<int>(tile.block + 1 - shape.first_read));
+  WaitCopies<0>();
+  __syncthreads();
   attention.Begin();
   attention.Run(
       [&](int row, int column, float low, float high) {

@@ -183,28 +183,31 @@ class Calls {
 
  private:
   void ForwardByGroups(const OutputRows& out, float* denominators) {
-    RoundStateBefore();
-    const WalkProgress progress = WalkStatesByGroups();
+    const bool walks = Folded() > 0 || chunk_.before != nullptr;
+    const WalkProgress progress = WalkStatesByGroups<true>();
     const dim3 tiles = TileGrid(kGroupRows);
     WithGroupShape(plan_.near_dim, plan_.near_power, [&]<int NEAR, int POWER>() {
-      LaunchIn(/*early=*/early_ && plan_.blocks > 1, ForwardGroups<NEAR, POWER, GATED>,
-               dim3(tiles.y, tiles.x), kGroupThreads, GroupMemory::Bytes(plan_.far_dim),
-               SnapshotsOfGroup(), out, denominators, progress);
+      LaunchIn(/*early=*/early_ && walks, ForwardGroups<NEAR, POWER, GATED>, dim3(tiles.y, tiles.x),
+               kGroupThreads, GroupMemory::Bytes(plan_.far_dim), SnapshotsOfGroup(), out,
+               denominators, progress);
     });
   }
 
-  // Stores the states that queries read.
+  // Stores the states that queries read. TILES: for ForwardGroups.
+  template <bool TILES>
   WalkProgress WalkStatesByGroups() {
     const WalkProgress progress{reinterpret_cast<int32_t*>(workspace_ + plan_.counters),
                                 plan_.features, static_cast<int>(group_)};
-    if (Folded() == 0) return progress;
+    if (Folded() == 0 && chunk_.before == nullptr) return progress;
     if (error_ == cudaSuccess) {
       const size_t counters = static_cast<size_t>(group_) * progress.of_head() * sizeof(int32_t);
       error_ = cudaMemsetAsync(progress.counters, 0, counters, stream_);
     }
-    Launch(of_chunk() ? WalkForward<true, GATED> : WalkForward<false, GATED>,
-           dim3(static_cast<unsigned>(plan_.features / kWalkFeatures), group_), kWalkThreads,
-           WalkMemory::Bytes(GATED), SnapshotsOfGroup(), chunk_, progress);
+    const int groups =
+        WalkMemory::Groups(GATED, Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+    Launch(of_chunk() ? WalkForward<true, GATED, TILES> : WalkForward<false, GATED, TILES>,
+           dim3(static_cast<unsigned>(plan_.features / kWalkFeatures), group_), groups * kWarpgroup,
+           WalkMemory::Bytes(GATED, groups), SnapshotsOfGroup(), chunk_, progress);
     return progress;
   }
 
@@ -277,12 +280,12 @@ class Calls {
 
   void WalkOver(const TokenRows& rows, const TokenRows& values, const float* weights,
                 bool reverse) {
-    if (!reverse) RoundStateBefore();
-    if ((reverse ? plan_.blocks - 1 : Folded()) == 0) return;
     if (by_groups_ && !reverse) {
-      WalkStatesByGroups();
+      WalkStatesByGroups<false>();
       return;
     }
+    if (!reverse) RoundStateBefore();
+    if ((reverse ? plan_.blocks - 1 : Folded()) == 0) return;
     const int count = reverse ? plan_.ranges : plan_.state_ranges;
     Walk walk{rows,
               values,

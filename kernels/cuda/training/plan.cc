@@ -121,6 +121,10 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->states = plan->sketched && (plan->blocks > 1 || shape.chunk == 1);
   plan->snapshot_z = Align(plan->features * d * 2);
   plan->snapshot_bytes = plan->snapshot_z + Align(int64_t{plan->features} * 4);
+  plan->by_groups = HasGroupShape(shape.head_dim, plan->sketched, plan->near_dim, plan->near_power);
+  if (plan->by_groups) {
+    plan->snapshot_bytes = std::max(plan->snapshot_bytes, Align(GroupStateBytes(plan->features)));
+  }
   plan->state_floats = plan->features * (d + 1);
   const int64_t snapshots = plan->states ? plan->blocks * plan->snapshot_bytes : 0;
   const int64_t cotangents = Align(tokens * d * 2) + Align(tokens * 4);
@@ -139,7 +143,6 @@ Refusal PlanTraining(const polysketch_attention_shape& shape, TrainingPlan* plan
   plan->partials = plan->group * snapshots;
   const int64_t partials =
       plan->ranges > 1 ? Align(plan->group * plan->ranges * plan->features * (d + 1) * 4) : 0;
-  plan->by_groups = HasGroupShape(shape.head_dim, plan->sketched, plan->near_dim, plan->near_power);
   plan->counters = plan->partials + partials;
   const int64_t counters =
       plan->by_groups ? Align(plan->group * WalkCounters(plan->features) * sizeof(int32_t)) : 0;
