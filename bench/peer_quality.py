@@ -1,4 +1,4 @@
-"""Perplexity and KL divergence of ours and of ik_llama.cpp's formats beside float32: see bench/peer-quality."""
+"""Perplexity and KL divergence of ours and of ik_llama.cpp's formats beside float32."""
 
 import argparse
 import dataclasses
@@ -105,7 +105,7 @@ def measure_peer(args: argparse.Namespace, base: pathlib.Path, model: pathlib.Pa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="bench/peer-quality", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=existing, required=True, help="our model folder, in float32")
     parser.add_argument("--calibrated", type=existing, help="a folder that tools/convert --hugging-face has made of --model")
     parser.add_argument("--gguf", type=existing, required=True, help="the same model as a GGUF file in float32 (bench/f32_gguf.py)")
