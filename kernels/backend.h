@@ -172,6 +172,17 @@ class Backend {
     Norm(x, rows, static_cast<int>(w.in()), norm, normed);
     MatMul(normed, rows, w, bias, /*accumulate=*/false, out);
   }
+  // NormMatMul, and log_decay = LogSigmoid(Norm(x) gate (+ gate_bias)). gate [in, heads], gate_bias
+  // [heads] or null, log_decay [rows, heads].
+  virtual void NormMatMulDecay(const float* x, int64_t rows, const NormWeights& norm,
+                               const Matrix& w, const float* bias, const Matrix& gate,
+                               const float* gate_bias, float* normed, float* out,
+                               float* log_decay) {
+    Norm(x, rows, static_cast<int>(w.in()), norm, normed);
+    MatMul(normed, rows, w, bias, /*accumulate=*/false, out);
+    MatMul(normed, rows, gate, gate_bias, /*accumulate=*/false, log_decay);
+    LogSigmoid(log_decay, rows * gate.out(), log_decay);
+  }
   // x += Gate(Norm(x) up + up_bias) down + down_bias. x [rows, D], scratch [rows, D + 3 hidden].
   virtual void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
     const int64_t hidden = mlp.down->in();

@@ -164,13 +164,12 @@ void DecoderModel::Layer(int i) {
   const AttentionSpec& attention = layer.attention;
   const LayerWeights& w = weights_->layers[static_cast<size_t>(i)];
   const int64_t M = std::ssize(tokens_);
-  const int D = spec_.frame.width;
   Backend& ops = *backend_;
   std::span<const float> thetas;  // empty: heads are not rotated
   if (layer.rope) thetas = spec_.frame.rope_thetas;
-  if (attention.decay_gate) {  // whose product takes the norm too
-    ops.Norm(space_->x, M, D, w.attn_norm, space_->normed);
-    ops.MatMul(space_->normed, M, *w.qkv, w.qkv_bias, /*accumulate=*/false, space_->qkv);
+  if (attention.decay_gate) {
+    ops.NormMatMulDecay(space_->x, M, w.attn_norm, *w.qkv, w.qkv_bias, *w.gate, w.gate_bias,
+                        space_->normed, space_->qkv, space_->log_decay);
   } else {
     ops.NormMatMul(space_->x, M, w.attn_norm, *w.qkv, w.qkv_bias, space_->normed, space_->qkv);
   }
@@ -200,7 +199,7 @@ MixedSketchInput DecoderModel::MixedSketch(const AttentionSpec& attention, const
           .near_q_norm = w.near_q_norm,
           .near_k_norm = w.near_k_norm,
           .network = &w.network,
-          .log_decay = attention.decay_gate ? LogDecays(attention, w) : nullptr,
+          .log_decay = attention.decay_gate ? space_->log_decay : nullptr,
           .far_mass = NextFarMass(attention),
           .qk = space_->qk,
           .near_qk = space_->near_qk,
@@ -245,7 +244,7 @@ AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, cons
   } else if (attention.far_part()) {
     FarMaps(attention, w, &input);
   }
-  if (attention.decay_gate) input.log_decay = LogDecays(attention, w);
+  if (attention.decay_gate) input.log_decay = space_->log_decay;
   input.coefficients = w.coefficients;
   input.far_mass = NextFarMass(attention);
   const bool near_is_far = !attention.kv_cache() && !attention.mixed();
@@ -276,14 +275,6 @@ void DecoderModel::FarMaps(const AttentionSpec& attention, const LayerWeights& w
   ops.HeadMaps(k, rows, shape.kv_heads, d, w.far_k, w.far_k_bias, r, far_k);
   input->far_q = far_q;
   input->far_k = far_k;
-}
-
-const float* DecoderModel::LogDecays(const AttentionSpec& attention, const LayerWeights& w) {
-  const int64_t rows = std::ssize(tokens_);
-  float* out = space_->log_decay;
-  backend_->MatMul(space_->normed, rows, *w.gate, w.gate_bias, /*accumulate=*/false, out);
-  backend_->LogSigmoid(out, rows * attention.key_heads(), out);
-  return out;
 }
 
 void DecoderModel::FarFeatures(const AttentionSpec& attention, const LayerWeights& w,

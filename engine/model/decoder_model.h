@@ -64,8 +64,6 @@ class DecoderModel final : public FolderModel {
   // Queries and keys that the attention of any other kind compares, from qkv.
   AttentionInput QueriesAndKeys(const AttentionSpec& attention, const LayerWeights& w,
                                 std::span<const float> thetas);
-  // Log decays [M, Hkv] of the attention's normed input.
-  const float* LogDecays(const AttentionSpec& attention, const LayerWeights& w);
   // Sketches or feature maps of x [rows, d], queries and then as many keys, to the workspace.
   void FarFeatures(const AttentionSpec& attention, const LayerWeights& w, const float* x,
                    int64_t rows);

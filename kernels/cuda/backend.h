@@ -21,14 +21,12 @@
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/matrix.h"
+#include "kernels/cuda/quantized_operands.h"
 #include "kernels/cuda/skinny_product.h"
 #include "kernels/cuda/state.h"
 #include "kernels/cuda/step_graphs.h"
 
 namespace polysketch::cuda {
-
-// Whether CudaBackend::NormToHalves takes rows of `width` elements.
-bool NormsToHalves(int64_t width);
 
 class CudaBackend final : public Backend {
  public:
@@ -70,6 +68,9 @@ class CudaBackend final : public Backend {
   void Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) override;
   void NormMatMul(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
                   const float* bias, float* normed, float* out) override;
+  void NormMatMulDecay(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
+                       const float* bias, const Matrix& gate, const float* gate_bias, float* normed,
+                       float* out, float* log_decay) override;
   void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) override;
   void RopeAndNorms(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
                     std::span<const float> thetas, const HeadNorms& norms, float* q, float* k,
@@ -143,8 +144,11 @@ class CudaBackend final : public Backend {
   void GateToHalves(GateKind gate, const float* up, int64_t rows, int64_t hidden,
                     const CudaMatrix& w, uint16_t* out);
   // --- 8-bit and 4-bit products (quantized_product.cu) ---
-  void MatMulQuantized(const float* x, int64_t rows, const CudaMatrix& w, const float* bias,
-                       bool accumulate, float* out);
+  void MatMulQuantized(const QuantInput& input, int64_t rows, const CudaMatrix& w,
+                       const QuantOutput& output);
+  // Whether MatMulQuantized takes an output with this gate.
+  static bool QuantizedGates(GateKind gate, int64_t rows, const CudaMatrix& w);
+  void MlpQuantized(const MlpWeights& mlp, int64_t rows, float* x, float* scratch);
 
   bool LibraryHasOurBits(const CudaMatrix& w);
   bool CompareWithLibrary(const CudaMatrix& w);

@@ -7,6 +7,7 @@ namespace polysketch::cuda {
 namespace {
 
 __global__ void GateKernel(GateKind gate, const float* up, int64_t rows, int hidden, float* out) {
+  AfterEarlierKernels();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= rows * hidden) return;
   if (gate == GateKind::kUngatedGelu) {
@@ -50,8 +51,8 @@ void CudaBackend::GateToHalves(GateKind gate, const float* up, int64_t rows, int
 }
 
 void CudaBackend::Gate(GateKind gate, const float* up, int64_t rows, int hidden, float* out) {
-  device_->Launch(GateKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, gate, up, rows, hidden,
-                  out);
+  device_->LaunchDependent(GateKernel, dim3(CeilDiv(rows * hidden, 256)), 256, 0, gate, up, rows,
+                           hidden, out);
 }
 
 }  // namespace polysketch::cuda

@@ -1,3 +1,5 @@
+#include "kernels/cuda/log_sigmoid.cuh"
+
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -6,13 +8,10 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// min(x, 0) - log(1 + e^-|x|): neither part overflows, and both have the same sign.
 __global__ void LogSigmoidKernel(const float* x, int64_t size, float* out) {
   AfterEarlierKernels();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= size) return;
-  const float value = x[i];
-  out[i] = fminf(value, 0.0f) - log1pf(expf(-fabsf(value)));
+  if (i < size) out[i] = LogSigmoid(x[i]);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/float_tile.cuh"
 #include "kernels/cuda/half_product.cuh"
+#include "kernels/cuda/log_sigmoid.cuh"
+#include "kernels/cuda/norm_row.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/skinny_product.h"
 
@@ -40,24 +42,29 @@ __global__ void __launch_bounds__(kFloatThreads)
   }
 }
 
-// FloatProduct for at most 32 columns, such as those of a decay gate, of which its tiles would be
-// mostly empty: a warp has a row, and a lane a column. Matrix and rows pass through shared memory,
-// so that the chains wait for memory once; the matrix is read before earlier kernels have ended.
+// FloatProduct for at most 32 columns, of which its tiles would be mostly empty: a warp has a row, and a
+// lane a column. Matrix and rows pass through shared memory, so that the chains wait for memory once;
+// the matrix is read before earlier kernels have ended. kDecay: of a decay gate, whose rows are normed
+// first, and whose results pass through LogSigmoid.
 constexpr int kNarrowRows = 4;      // of a thread block
 constexpr int kNarrowDepth = 1024;  // maximum number of k at a time
 constexpr int kNarrowMatrix = 8192;
 constexpr size_t kNarrowShared = (kNarrowMatrix + kNarrowRows * kNarrowDepth) * sizeof(float);
 
+template <bool kDecay>
 __global__ void __launch_bounds__(kNarrowRows* kWarpSize)
-    NarrowFloatProduct(const float* x, int64_t rows, int64_t in, const float* w, int columns,
-                       const float* bias, bool accumulate, float* out) {
+    NarrowFloatProduct(const float* x, int64_t rows, int64_t in, const NormWeights norm,
+                       bool aligned, const float* w, int columns, const float* bias,
+                       bool accumulate, float* out) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int column = static_cast<int>(threadIdx.x) % kWarpSize;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kNarrowRows + warp;
   const bool active = row < rows && column < columns;
-  const int depth = min(kNarrowDepth, kNarrowMatrix / columns);
+  const int depth = min(kNarrowDepth, kNarrowMatrix / columns / 4 * 4);
   auto* ws = SharedMemory<float>();                      // [depth][columns]
   float* xs = ws + kNarrowMatrix + warp * kNarrowDepth;  // of the row
+  const float* from = x + row * in;
+  RowStatistics of_row;
   float sum = 0;
   for (int64_t first = 0; first < in; first += depth) {
     const int count = in - first < depth ? static_cast<int>(in - first) : depth;
@@ -66,8 +73,19 @@ __global__ void __launch_bounds__(kNarrowRows* kWarpSize)
       CopyAsync4(ws + i, w + first * columns + i, true);
     }
     if (first == 0) AfterEarlierKernels();
-    for (int i = column; row < rows && i < count; i += kWarpSize) {
-      CopyAsync4(xs + i, x + row * in + first + i, true);
+    if constexpr (kDecay) {
+      const int width = static_cast<int>(in);
+      if (first == 0 && row < rows) of_row = StatisticsOf<1>(from, width, norm, aligned, nullptr);
+      for (int i = 4 * column; row < rows && i < count; i += 4 * kWarpSize) {
+        const Quad normed =
+            LoadNormed(from, static_cast<int>(first) + i, width, norm, aligned, of_row);
+        *reinterpret_cast<float4*>(xs + i) =
+            make_float4(normed.v[0], normed.v[1], normed.v[2], normed.v[3]);
+      }
+    } else {
+      for (int i = column; row < rows && i < count; i += kWarpSize) {
+        CopyAsync4(xs + i, from + first + i, true);
+      }
     }
     CommitCopies();
     WaitCopies<0>();
@@ -76,7 +94,12 @@ __global__ void __launch_bounds__(kNarrowRows* kWarpSize)
 #pragma unroll 16
     for (int k = 0; k < count; ++k) sum = fmaf(xs[k], ws[k * columns + column], sum);
   }
-  if (active) Finish(sum, bias, accumulate, column, out + row * columns + column);
+  if (!active) return;
+  if constexpr (kDecay) {
+    out[row * columns + column] = LogSigmoid(bias == nullptr ? sum : sum + bias[column]);
+  } else {
+    Finish(sum, bias, accumulate, column, out + row * columns + column);
+  }
 }
 
 __global__ void RoundRows(const float* x, int64_t rows, int64_t width, int64_t padded, bool bf16,
@@ -211,33 +234,54 @@ void CudaBackend::NormMatMul(const float* x, int64_t rows, const NormWeights& no
   if (Skinny(rows, w) && SkinnyTakes(rows, w, input)) {
     OnProduct(w);
     RunSkinny(rows, w, input, {.floats = out, .bias = bias});
-  } else if (w.half() && NormsToHalves(w.in())) {
+  } else if (w.half()) {
     HalvesMatMul(NormToHalves(x, rows, norm, w), rows, w, bias, false, out);
+  } else if (IsQuantized(w.type())) {
+    MatMulQuantized({.floats = x, .norm = &norm}, rows, w, {.floats = out, .bias = bias});
   } else {
     Backend::NormMatMul(x, rows, norm, matrix, bias, normed, out);
   }
 }
 
+void CudaBackend::NormMatMulDecay(const float* x, int64_t rows, const NormWeights& norm,
+                                  const Matrix& matrix, const float* bias, const Matrix& gate,
+                                  const float* gate_bias, float* normed, float* out,
+                                  float* log_decay) {
+  if (rows == 0) return;
+  const CudaMatrix& w = Cast(gate);
+  if (w.type() != DataType::kF32 || w.out() > kWarpSize) {
+    return Backend::NormMatMulDecay(x, rows, norm, matrix, bias, gate, gate_bias, normed, out,
+                                    log_decay);
+  }
+  NormMatMul(x, rows, norm, matrix, bias, normed, out);
+  device_->LaunchDependent(NarrowFloatProduct<true>, dim3(CeilDiv(rows, kNarrowRows)),
+                           kNarrowRows * kWarpSize, kNarrowShared, x, rows, w.in(), norm,
+                           AlignedQuads(w.in(), {x, norm.scale, norm.bias}), w.floats(),
+                           static_cast<int>(w.out()), gate_bias, false, log_decay);
+}
+
 void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scratch) {
   if (rows == 0) return;
   const CudaMatrix &up = Cast(*mlp.up), &down = Cast(*mlp.down);
-  if (!up.half() || down.type() != up.type() || !NormsToHalves(up.in()) || rows > kMaxGridY) {
-    return Backend::Mlp(mlp, rows, x, scratch);
+  if (rows > kMaxGridY) return Backend::Mlp(mlp, rows, x, scratch);
+  if (IsQuantized(up.type()) && IsQuantized(down.type())) {
+    return MlpQuantized(mlp, rows, x, scratch);
   }
+  if (!up.half() || down.type() != up.type()) return Backend::Mlp(mlp, rows, x, scratch);
   const int64_t hidden = down.in();
   uint16_t* gated = gated_.Grow(device_.get(), rows * down.padded_in());
   SkinnyInput input{.floats = x, .norm = &mlp.norm};
   const bool skinny = Skinny(rows, up);
   // Whether a product can take the gate.
-  const bool gates =
-      SkinnyGates(up) && mlp.gate != GateKind::kUngatedGelu && mlp.up_bias == nullptr;
+  const bool gates = SkinnyGates(mlp.gate, up);
   if (!skinny || !SkinnyTakes(rows, up, input)) {
     input = {.halves = NormToHalves(x, rows, mlp.norm, up)};
   }
   if (skinny) OnProduct(up);
   if (skinny && gates) {
-    RunSkinny(rows, up, input, {.gated = gated, .gate = mlp.gate});
-  } else if (library_ == nullptr && gates) {
+    RunSkinny(rows, up, input, {.bias = mlp.up_bias, .gated = gated, .gate = mlp.gate});
+  } else if (library_ == nullptr && gates && mlp.gate != GateKind::kUngatedGelu &&
+             mlp.up_bias == nullptr) {
     // The library's product and the gate's kernel are faster: 135 us beside 260 us for 8192 rows on
     // an H200 (docs/gpu.md).
     PortableGate(mlp.gate, input.halves, rows, up, gated);
@@ -298,15 +342,16 @@ void CudaBackend::MatMul(const float* x, int64_t rows, const Matrix& matrix, con
   if (w.half()) {
     MatMulHalf(x, rows, w, bias, accumulate, out);
   } else if (w.type() == DataType::kF32 && w.out() <= kWarpSize) {
-    device_->LaunchDependent(NarrowFloatProduct, dim3(CeilDiv(rows, kNarrowRows)),
-                             kNarrowRows * kWarpSize, kNarrowShared, x, rows, w.in(), w.floats(),
-                             static_cast<int>(w.out()), bias, accumulate, out);
+    device_->LaunchDependent(NarrowFloatProduct<false>, dim3(CeilDiv(rows, kNarrowRows)),
+                             kNarrowRows * kWarpSize, kNarrowShared, x, rows, w.in(), NormWeights(),
+                             false, w.floats(), static_cast<int>(w.out()), bias, accumulate, out);
   } else if (w.type() == DataType::kF32) {
     const dim3 grid(CeilDiv(w.out(), kFloatColumns), CeilDiv(rows, kFloatRows));
     device_->Launch(FloatProduct, grid, kFloatThreads, FloatTileShared<4>(), x, rows, w.in(),
                     w.floats(), w.out(), bias, accumulate, out);
   } else {
-    MatMulQuantized(x, rows, w, bias, accumulate, out);
+    MatMulQuantized({.floats = x}, rows, w,
+                    {.floats = out, .bias = bias, .accumulate = accumulate});
   }
 }
 

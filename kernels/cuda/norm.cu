@@ -31,40 +31,35 @@ __global__ void __launch_bounds__(kThreads)
 
 // One warp for each row, which it reads three times.
 __global__ void __launch_bounds__(kThreads)
-    LongNormKernel(const float* x, int64_t rows, int width, const NormWeights norm, float* out) {
+    LongNormKernel(const float* x, int64_t rows, int width, const NormWeights norm, bool aligned,
+                   float* out) {
   AfterEarlierKernels();
-  const int lane = threadIdx.x % kWarpSize;
   const int64_t row =
       static_cast<int64_t>(blockIdx.x) * (kThreads / kWarpSize) + threadIdx.x / kWarpSize;
   if (row >= rows) return;
   const float* from = x + row * width;
-  float* to = out + row * width;
-  const bool centres = norm.kind == NormKind::kLayer;
-  float sum = 0;
-  for (int i = lane; centres && i < width; i += kWarpSize) sum += from[i];
-  const float mean = WarpSum(sum) / static_cast<float>(width);
-  float squares = 0;
-  for (int i = lane; i < width; i += kWarpSize) {
-    const float centred = from[i] - mean;
-    squares = fmaf(centred, centred, squares);
-  }
-  const float inverse = InverseDeviation(WarpSum(squares), width, norm.epsilon);
-  for (int i = lane; i < width; i += kWarpSize) {
-    to[i] = fmaf((from[i] - mean) * inverse, norm.scale[i], centres ? norm.bias[i] : 0.0f);
+  const RowStatistics of_row = StatisticsOf<1>(from, width, norm, aligned, nullptr);
+  for (int i = 4 * static_cast<int>(threadIdx.x % kWarpSize); i < width; i += 4 * kWarpSize) {
+    StoreQuad(LoadNormed(from, i, width, norm, aligned, of_row), i, width, aligned,
+              out + row * width);
   }
 }
 
-// The norm of rows of at most kRegisterNorm elements, rounded to 16 bits: out [rows, padded], zero
-// from `width` on.
-template <bool kBf16>
+// The norm of rows, rounded to 16 bits: out [rows, padded], zero from `width` on.
+template <bool kBf16, bool kLong>
 __global__ void __launch_bounds__(kThreads)
     NormHalvesKernel(const float* x, int64_t rows, int width, const NormWeights norm, bool aligned,
                      int padded, uint16_t* out) {
   AfterEarlierKernels();
   const int64_t row =
       static_cast<int64_t>(blockIdx.x) * (kThreads / kWarpSize) + threadIdx.x / kWarpSize;
-  if (row < rows) {
-    NormRowToHalves<kBf16>(x + row * width, width, norm, aligned, padded, out + row * padded);
+  if (row >= rows) return;
+  const float* from = x + row * width;
+  uint16_t* to = out + row * padded;
+  if constexpr (kLong) {
+    LongNormToHalves<1, kBf16>(from, width, norm, aligned, padded, to, nullptr);
+  } else {
+    NormRowToHalves<kBf16>(from, width, norm, aligned, padded, to);
   }
 }
 
@@ -84,21 +79,25 @@ void CudaBackend::Norm(const float* x, int64_t rows, int width, const NormWeight
   } else if (width <= kRegisterNorm) {
     launch(NormKernel<kWarpSize, kRowQuads>, kWarpSize);
   } else {
-    device_->LaunchDependent(LongNormKernel, dim3(CeilDiv(rows, kThreads / kWarpSize)), kThreads, 0,
-                             x, rows, width, norm, out);
+    launch(LongNormKernel, kWarpSize);
   }
 }
-
-bool NormsToHalves(int64_t width) { return width <= kRegisterNorm; }
 
 uint16_t* CudaBackend::NormToHalves(const float* x, int64_t rows, const NormWeights& norm,
                                     const CudaMatrix& w) {
   const int width = static_cast<int>(w.in()), padded = static_cast<int>(w.padded_in());
   uint16_t* out = halves_.Grow(device_.get(), rows * padded);
-  device_->LaunchDependent(
-      w.type() == DataType::kBf16 ? NormHalvesKernel<true> : NormHalvesKernel<false>,
-      dim3(CeilDiv(rows, kThreads / kWarpSize)), kThreads, 0, x, rows, width, norm,
-      AlignedQuads(width, {x, norm.scale, norm.bias}), padded, out);
+  const bool is_long = width > kRegisterNorm;
+  const auto launch = [&](auto* kernel) {
+    device_->LaunchDependent(kernel, dim3(CeilDiv(rows, kThreads / kWarpSize)), kThreads, 0, x,
+                             rows, width, norm, AlignedQuads(width, {x, norm.scale, norm.bias}),
+                             padded, out);
+  };
+  if (w.type() == DataType::kBf16) {
+    launch(is_long ? NormHalvesKernel<true, true> : NormHalvesKernel<true, false>);
+  } else {
+    launch(is_long ? NormHalvesKernel<false, true> : NormHalvesKernel<false, false>);
+  }
   return out;
 }
 

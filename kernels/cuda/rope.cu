@@ -11,6 +11,7 @@ constexpr int kNormThreads = 128;
 
 __global__ void AnglesKernel(const int64_t* positions, int64_t rows, int head_dim,
                              const float* thetas, float* cos_sin) {
+  AfterEarlierKernels();
   const int half = head_dim / 2;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= rows * half) return;
@@ -58,6 +59,7 @@ __device__ __forceinline__ float RotatedSecond(float even, float odd, float cosi
 
 // One thread for each element of a head of q or k.
 __global__ void RopeKernel(const HeadRows heads, float* q, float* k) {
+  AfterEarlierKernels();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (index >= heads.count() * heads.head_dim) return;
   const HeadRow row(heads, index / heads.head_dim);
@@ -235,8 +237,8 @@ void CudaBackend::ComputeAngles(std::span<const float> thetas) {
   const int half = static_cast<int>(thetas.size());
   const int64_t rows = std::ssize(host_positions_);
   float* cos_sin = cos_sin_.Grow(device_.get(), rows * 2 * half);
-  device_->Launch(AnglesKernel, dim3(CeilDiv(rows * half, 128)), 128, 0, positions_.data(), rows,
-                  2 * half, on_device.data(), cos_sin);
+  device_->LaunchDependent(AnglesKernel, dim3(CeilDiv(rows * half, 128)), 128, 0, positions_.data(),
+                           rows, 2 * half, on_device.data(), cos_sin);
 }
 
 const float* CudaBackend::UpdateAngles(std::span<const int64_t> positions, const HeadShape& shape,
@@ -256,8 +258,8 @@ void CudaBackend::Rope(const float* qkv, std::span<const int64_t> positions, con
                        shape.heads,
                        shape.kv_heads,
                        shape.head_dim};
-  device_->Launch(RopeKernel, dim3(CeilDiv(heads.count() * heads.head_dim, 128)), 128, 0, heads, q,
-                  k);
+  device_->LaunchDependent(RopeKernel, dim3(CeilDiv(heads.count() * heads.head_dim, 128)), 128, 0,
+                           heads, q, k);
 }
 
 }  // namespace polysketch::cuda

@@ -48,7 +48,8 @@ struct Tile {
 
   static size_t Shared(int64_t rows, int64_t padded_in) {
     const int64_t stages = kStages * kStageHalves * 2;
-    const int64_t x = kWhole ? std::min<int64_t>(rows, kRows) * (padded_in + 8) * 2 : 0;
+    const int64_t x =
+        kWhole ? std::min<int64_t>(rows, kRows) * (padded_in + 8) * 2 + kWarps * 4 : 0;
     const int64_t sums = kRows * kSumRow * 4;
     return static_cast<size_t>(std::max(stages, sums) + x);
   }
@@ -87,12 +88,17 @@ __device__ __forceinline__ void Prefetch(const SkinnyPrefetch& prefetch) {
   }
 }
 
-// The column of w that belongs to a column of the block's tile. With a gate half of a tile are
-// columns of u and the other half those of g.
+// Whether a result has a column of u and one of g.
+__host__ __device__ __forceinline__ bool HasPairs(const Arguments& p) {
+  return p.gated != nullptr && p.gate != GateKind::kUngatedGelu;
+}
+
+// The column of w that belongs to a column of the block's tile. Of pairs half of a tile are columns of
+// u and the other half those of g.
 template <typename T>
 __device__ __forceinline__ int ColumnOf(const Arguments& p, int c) {
   const int block = static_cast<int>(blockIdx.x);
-  if (p.gated == nullptr) return block * T::kColumns + c;
+  if (!HasPairs(p)) return block * T::kColumns + c;
   constexpr int kHalf = T::kColumns / 2;
   return block * kHalf + (c < kHalf ? c : p.columns / 2 + c - kHalf);
 }
@@ -101,7 +107,13 @@ __device__ __forceinline__ int ColumnOf(const Arguments& p, int c) {
 template <typename T, bool kBf16>
 __device__ __forceinline__ void PrepareRows(const Arguments& p, int row0, int rows, uint16_t* xs) {
   const int x_row = p.padded_in + 8;
-  if constexpr (T::kNorm) {
+  if (T::kNorm && p.in > kRegisterNorm) {
+    auto* scratch = reinterpret_cast<float*>(xs + rows * x_row);
+    for (int r = 0; r < rows; ++r) {
+      LongNormToHalves<kWarps, kBf16>(p.floats + static_cast<int64_t>(row0 + r) * p.in, p.in,
+                                      p.norm, p.aligned, p.padded_in, xs + r * x_row, scratch);
+    }
+  } else if constexpr (T::kNorm) {
     for (int r = threadIdx.x / kWarpSize; r < rows; r += kWarps) {
       NormRowToHalves<kBf16>(p.floats + static_cast<int64_t>(row0 + r) * p.in, p.in, p.norm,
                              p.aligned, p.padded_in, xs + r * x_row);
@@ -178,12 +190,16 @@ __device__ __forceinline__ void Multiply32(const uint16_t* xs, int x_row, int la
 template <typename T, bool kBf16>
 __device__ __forceinline__ void StoreSums(const Arguments& p, int row0, int rows,
                                           const float* sums) {
-  if (p.gated != nullptr) {
+  const auto with_bias = [&](int r, int c) {
+    const float sum = sums[r * T::kSumRow + c];
+    return p.bias == nullptr ? sum : sum + p.bias[ColumnOf<T>(p, c)];
+  };
+  if (HasPairs(p)) {
     constexpr int kHalf = T::kColumns / 2;
     const int hidden = p.columns / 2;
     for (int i = threadIdx.x; i < rows * kHalf; i += kThreads) {
       const int r = i / kHalf, c = i % kHalf;
-      const float value = Gated(p.gate, sums[r * T::kSumRow + c], sums[r * T::kSumRow + kHalf + c]);
+      const float value = Gated(p.gate, with_bias(r, c), with_bias(r, kHalf + c));
       const int64_t at = static_cast<int64_t>(row0 + r) * hidden + ColumnOf<T>(p, c);
       p.gated[at] = static_cast<uint16_t>(PackHalf<kBf16>(value, 0.0f));
     }
@@ -192,11 +208,13 @@ __device__ __forceinline__ void StoreSums(const Arguments& p, int row0, int rows
   for (int i = threadIdx.x; i < rows * T::kColumns; i += kThreads) {
     const int r = i / T::kColumns, c = i % T::kColumns, column = ColumnOf<T>(p, c);
     if (column >= p.columns) continue;
-    float* out = p.out + static_cast<int64_t>(row0 + r) * p.columns + column;
-    float sum = sums[r * T::kSumRow + c];
-    if (p.bias != nullptr) sum += p.bias[column];
-    if (p.accumulate) sum += *out;
-    *out = sum;
+    const int64_t at = static_cast<int64_t>(row0 + r) * p.columns + column;
+    const float sum = with_bias(r, c);
+    if (p.gated != nullptr) {
+      p.gated[at] = static_cast<uint16_t>(PackHalf<kBf16>(Gelu(sum), 0.0f));
+    } else {
+      p.out[at] = p.accumulate ? sum + p.out[at] : sum;
+    }
   }
 }
 
@@ -294,8 +312,8 @@ using Staged64 = Tile<4, 64, false>;
 
 template <typename T>
 void Launch(Device* device, const CudaMatrix& w, const Arguments& p) {
-  const int columns = p.gated == nullptr ? T::kColumns : T::kColumns / 2;
-  const int64_t width = p.gated == nullptr ? w.out() : w.out() / 2;
+  const int columns = HasPairs(p) ? T::kColumns / 2 : T::kColumns;
+  const int64_t width = HasPairs(p) ? w.out() / 2 : w.out();
   device->LaunchDependent(
       w.type() == DataType::kBf16 ? SkinnyKernel<T, true> : SkinnyKernel<T, false>,
       dim3(CeilDiv(width, columns), CeilDiv(p.rows, T::kRows)), kThreads,
@@ -315,9 +333,9 @@ constexpr int64_t kVocabulary = 8192;  // as many columns fill the device in til
 
 template <bool kNorm>
 void LaunchFew(Device* device, const CudaMatrix& w, const Arguments& p) {
-  const bool gate = p.gated != nullptr;
-  if (!gate && Fits(device, w.out(), 8, 1)) return Launch<Few8<kNorm>>(device, w, p);
-  if (!gate && Fits(device, w.out(), 16, 1)) return Launch<Few16<kNorm>>(device, w, p);
+  const bool pairs = HasPairs(p);
+  if (!pairs && Fits(device, w.out(), 8, 1)) return Launch<Few8<kNorm>>(device, w, p);
+  if (!pairs && Fits(device, w.out(), 16, 1)) return Launch<Few16<kNorm>>(device, w, p);
   Launch<Few32<kNorm>>(device, w, p);
 }
 
@@ -335,12 +353,14 @@ bool WholeFits(int64_t rows, const CudaMatrix& w) {
 
 bool SkinnyTakes(int64_t rows, const CudaMatrix& w, const SkinnyInput& input) {
   if (input.halves != nullptr) return true;
-  if (input.norm != nullptr && (rows > kNormedRows || w.in() > kRegisterNorm)) return false;
+  if (input.norm != nullptr && rows > kNormedRows) return false;
   if (rows > kFewRows && w.out() >= kVocabulary) return false;
   return WholeFits(rows, w);
 }
 
-bool SkinnyGates(const CudaMatrix& w) { return w.out() % 64 == 0; }
+bool SkinnyGates(GateKind gate, const CudaMatrix& w) {
+  return w.out() % (gate == GateKind::kUngatedGelu ? 32 : 64) == 0;
+}
 
 void SkinnyProduct(Device* device, int64_t rows, const CudaMatrix& w, const SkinnyInput& input,
                    const SkinnyOutput& output, const SkinnyPrefetch& prefetch) {
@@ -362,15 +382,15 @@ void SkinnyProduct(Device* device, int64_t rows, const CudaMatrix& w, const Skin
                     output.gated,
                     output.gate,
                     prefetch};
-  const bool gate = output.gated != nullptr;
+  const bool pairs = HasPairs(p);
   if (rows <= kFewRows && WholeFits(rows, w)) {
     return input.norm == nullptr ? LaunchFew<false>(device, w, p) : LaunchFew<true>(device, w, p);
   }
-  const bool narrow = !gate && Fits(device, w.out(), 16, static_cast<int>(CeilDiv(rows, 32)));
+  const bool narrow = !pairs && Fits(device, w.out(), 16, static_cast<int>(CeilDiv(rows, 32)));
   if (input.halves == nullptr) {
     return narrow ? Launch<Whole16>(device, w, p) : Launch<Whole32>(device, w, p);
   }
-  if (!gate && w.out() >= kVocabulary && rows > 32) return Launch<Staged64>(device, w, p);
+  if (!pairs && w.out() >= kVocabulary && rows > 32) return Launch<Staged64>(device, w, p);
   return narrow ? Launch<Staged16>(device, w, p) : Launch<Staged32>(device, w, p);
 }
 

@@ -32,15 +32,15 @@ struct SkinnyOutput {
   float* floats = nullptr;      // + bias if not null, + floats if `accumulate`
   const float* bias = nullptr;  // [out]
   bool accumulate = false;
-  // If not null: u times the gate of g, of sums [u, g], rounded to the format of w, [rows, w.out() / 2].
+  // If not null: the gate (Backend::Gate) of the sums with the bias, rounded to the format of w.
   uint16_t* gated = nullptr;
-  GateKind gate = GateKind::kGelu;  // not kUngatedGelu
+  GateKind gate = GateKind::kGelu;
 };
 
 // Whether the kernel takes this input and output as they are. If not, the caller rounds the input
 // to halves first, or applies the gate to sums in float32.
 bool SkinnyTakes(int64_t rows, const CudaMatrix& w, const SkinnyInput& input);
-bool SkinnyGates(const CudaMatrix& w);
+bool SkinnyGates(GateKind gate, const CudaMatrix& w);
 
 // 1 <= rows <= kSkinnyRows. Each sum is the chain of HalfProduct (matmul.cu): the same bits.
 void SkinnyProduct(Device* device, int64_t rows, const CudaMatrix& w, const SkinnyInput& input,

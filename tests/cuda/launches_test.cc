@@ -48,24 +48,26 @@ TEST_F(CudaLaunchesTest, DecodeSteps) {
   EXPECT_EQ(Launches(*model, 20), kStep + (kLayer + kAttention + 2) * layers);
 }
 
-// With 8-bit and 4-bit weights a layer has six launches more: its products do not compute norms (two), and
-// quantise their rows (four). Sketch networks are those of 16 bits, in one kernel.
+// With 8-bit and 4-bit weights products of few rows norm and quantise their rows, and take the gate. With
+// more rows a kernel for each of the four products quantises what norms, attention and the gate leave.
+// Sketch networks are those of 16 bits, in one kernel.
 TEST_F(CudaLaunchesTest, DecodeStepsWithQuantisedWeights) {
   LoadOptions options;
   options.state_format = StateFormat::kBf16;
   const auto folder = testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed_d64_r32";
-  const auto launches = [&](DataType weights) {
+  const auto launches = [&](DataType weights, int sequences) {
     options.weights = weights;
-    return Launches(*testing::LoadModel(folder, &cuda_->device(), options), 1);
+    return Launches(*testing::LoadModel(folder, &cuda_->device(), options), sequences);
   };
   const int64_t layers =
       std::ssize(testing::LoadModel(folder, &cuda_->device(), options)->attention());
-  EXPECT_EQ(launches(DataType::kQ8), launches(DataType::kBf16) + 6 * layers);
-  EXPECT_EQ(launches(DataType::kQ4), launches(DataType::kBf16) + 6 * layers);
+  for (const DataType weights : {DataType::kQ8, DataType::kQ4}) {
+    EXPECT_EQ(launches(weights, 4), launches(DataType::kBf16, 4) - layers);
+    EXPECT_EQ(launches(weights, 5), launches(DataType::kBf16, 5) + 3 * layers);
+  }
 }
 
-// A decay gate costs three launches a layer more: the norm, which the gate's product reads too, that
-// product, and the logarithm.
+// A decay gate costs a launch a layer more: norm, product and logarithm are one kernel.
 TEST_F(CudaLaunchesTest, DecodeStepsWithAGate) {
   LoadOptions options;
   options.weights = DataType::kBf16;
@@ -81,7 +83,7 @@ TEST_F(CudaLaunchesTest, DecodeStepsWithAGate) {
     models[gated] = testing::LoadModel(folders[gated].path(), &cuda_->device(), options);
   }
   const int64_t layers = std::ssize(models[0]->attention());
-  EXPECT_EQ(Launches(*models[1], 1), Launches(*models[0], 1) + 3 * layers);
+  EXPECT_EQ(Launches(*models[1], 1), Launches(*models[0], 1) + layers);
 }
 
 }  // namespace

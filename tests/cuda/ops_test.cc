@@ -177,34 +177,82 @@ TEST_F(CudaOpsTest, FewRowsHaveTheBitsOfMany) {
   }
 }
 
+// Widths of one piece of a norm and of two; gates of pairs of columns, and of columns. What products with
+// quantised weights prepare themselves, of few rows, and what others prepare.
 TEST_F(CudaOpsTest, FusedOpsHaveTheBitsOfTheirParts) {
   Random random(22);
-  for (const DataType type : kTypes) {
-    for (const auto& [width, hidden] :
-         {std::pair(48, 64), std::pair(130, 36), std::pair(96, 40), std::pair(40, 288)}) {
-      const HostWeights up(random.Normals(width * 2 * hidden, 0.2), width, 2 * hidden, type);
-      const HostWeights down(random.Normals(hidden * width), hidden, width, type);
+  struct Shape {
+    int width, hidden;
+    GateKind gate;
+    NormKind kind;
+    bool biases;
+  };
+  const Shape shapes[] = {{48, 64, GateKind::kGelu, NormKind::kLayer, false},
+                          {130, 36, GateKind::kSilu, NormKind::kRms, true},
+                          {96, 40, GateKind::kUngatedGelu, NormKind::kLayer, true},
+                          {40, 288, GateKind::kSilu, NormKind::kRms, true},
+                          {1100, 32, GateKind::kUngatedGelu, NormKind::kLayer, true}};
+  for (const DataType type :
+       {DataType::kF32, DataType::kF16, DataType::kBf16, DataType::kQ8, DataType::kQ4}) {
+    for (const auto& [width, hidden, gate, kind, biases] : shapes) {
+      const auto columns = static_cast<int>(UpColumns(gate, hidden));
+      const HostWeights up(random.Normals(width * columns, 0.2), width, columns, DataType::kF32);
+      const HostWeights down(random.Normals(hidden * width), hidden, width, DataType::kF32);
       const auto up_packed = cuda_->PackMatrix(up.matrix(), false, type);
       const auto down_packed = cuda_->PackMatrix(down.matrix(), false, type);
       const std::vector<float> scale = random.Normals(width, 0.3, 1), bias = random.Normals(width);
-      const NormWeights norm{scale.data(), bias.data()};
-      for (const int rows : {1, 9, 20, 70}) {
+      const std::vector<float> up_bias = random.Normals(columns), down_bias = random.Normals(width);
+      const NormWeights norm{scale.data(), kind == NormKind::kLayer ? bias.data() : nullptr, kind};
+      const MlpWeights mlp{norm,
+                           up_packed.get(),
+                           down_packed.get(),
+                           gate,
+                           biases ? up_bias.data() : nullptr,
+                           biases ? down_bias.data() : nullptr};
+      for (const int rows : {1, 3, 9, 20, 70}) {
+        if (width > 1024 && rows > 9) continue;
         const std::string what = StrCat(rows, "x", width, "x", hidden, " ", DataTypeName(type));
         const GuardedFloats x(random.Normals(rows * width, 1, 0.5));
         std::vector<float> normed(rows * width), scratch(rows * (width + 3 * hidden));
-        GuardedFloats got(rows * 2 * hidden), want(rows * 2 * hidden);
-        cuda_->NormMatMul(x.data(), rows, norm, *up_packed, nullptr, normed.data(), got.data());
+        GuardedFloats got(rows * columns), want(rows * columns);
+        cuda_->NormMatMul(x.data(), rows, norm, *up_packed, mlp.up_bias, normed.data(), got.data());
         cuda_->Norm(x.data(), rows, width, norm, normed.data());
-        cuda_->MatMul(normed.data(), rows, *up_packed, nullptr, false, want.data());
+        cuda_->MatMul(normed.data(), rows, *up_packed, mlp.up_bias, false, want.data());
         for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << what << " " << i;
 
         std::vector<float> out(x.data(), x.data() + x.size()), sum = out;
-        cuda_->Mlp({norm, up_packed.get(), down_packed.get()}, rows, out.data(), scratch.data());
+        cuda_->Mlp(mlp, rows, out.data(), scratch.data());
         GuardedFloats gated(rows * hidden);
-        cuda_->Gate(GateKind::kGelu, want.data(), rows, hidden, gated.data());
-        cuda_->MatMul(gated.data(), rows, *down_packed, nullptr, true, sum.data());
+        cuda_->Gate(gate, want.data(), rows, hidden, gated.data());
+        cuda_->MatMul(gated.data(), rows, *down_packed, mlp.down_bias, true, sum.data());
         for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], sum[i]) << what << " " << i;
       }
+    }
+  }
+}
+
+TEST_F(CudaOpsTest, DecayGatesHaveTheBitsOfTheirParts) {
+  Random random(25);
+  for (const auto& [width, heads] : {std::pair(130, 5), std::pair(96, 40), std::pair(1100, 8)}) {
+    const HostWeights qkv(random.Normals(width * 24), width, 24, DataType::kF32);
+    const HostWeights gate(random.Normals(width * heads), width, heads, DataType::kF32);
+    const auto qkv_packed = cuda_->PackMatrix(qkv.matrix(), false, DataType::kBf16);
+    const auto gate_packed = cuda_->PackMatrix(gate.matrix(), false, DataType::kF32);
+    const std::vector<float> scale = random.Normals(width, 0.3, 1), bias = random.Normals(heads);
+    const NormWeights norm{scale.data(), nullptr, NormKind::kRms};
+    for (const int rows : {1, 6}) {
+      const GuardedFloats x(random.Normals(rows * width));
+      std::vector<float> normed(rows * width);
+      GuardedFloats out(rows * 24), want_out(rows * 24), got(rows * heads), want(rows * heads);
+      const float* added = rows == 1 ? nullptr : bias.data();
+      cuda_->NormMatMulDecay(x.data(), rows, norm, *qkv_packed, nullptr, *gate_packed, added,
+                             normed.data(), out.data(), got.data());
+      cuda_->NormMatMul(x.data(), rows, norm, *qkv_packed, nullptr, normed.data(), want_out.data());
+      cuda_->Norm(x.data(), rows, width, norm, normed.data());
+      cuda_->MatMul(normed.data(), rows, *gate_packed, added, false, want.data());
+      cuda_->LogSigmoid(want.data(), rows * heads, want.data());
+      for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], want_out[i]) << width << " " << i;
+      for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << width << " " << i;
     }
   }
 }

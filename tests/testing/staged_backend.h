@@ -76,6 +76,17 @@ class StagedBackend : public ForwardingBackend {
     BackendArray normed(&inner(), static_cast<size_t>(rows * w.in()));
     inner().NormMatMul(from.data(), rows, staged.norm, w, added.data(), normed.data(), y.data());
   }
+  void NormMatMulDecay(const float* x, int64_t rows, const NormWeights& norm, const Matrix& w,
+                       const float* bias, const Matrix& gate, const float* gate_bias,
+                       float* /*normed*/, float* out, float* log_decay) override {
+    const NormArrays staged(this, norm, w.in());
+    const OptionalIn added(this, bias, w.out()), to_gate(this, gate_bias, gate.out());
+    const In from(this, x, rows * w.in());
+    Out y(this, out, rows * w.out()), decays(this, log_decay, rows * gate.out());
+    BackendArray normed(&inner(), static_cast<size_t>(rows * w.in()));
+    inner().NormMatMulDecay(from.data(), rows, staged.norm, w, added.data(), gate, to_gate.data(),
+                            normed.data(), y.data(), decays.data());
+  }
   void Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* /*scratch*/) override {
     const int64_t width = mlp.up->in();
     const NormArrays norm(this, mlp.norm, width);
