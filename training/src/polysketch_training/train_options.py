@@ -49,7 +49,7 @@ def _add_data(group) -> None:
     )
     group.add_argument(
         "--vocab-size",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="pieces of the trained tokenizer (default: of the preset; a short text gives fewer)",
     )
@@ -66,7 +66,7 @@ def _add_model(group) -> None:
     )
     group.add_argument(
         "--sketch-seed",
-        type=_natural,
+        type=natural,
         metavar="N",
         help="random kinds: draw the sketches as the authors' code does from PRNGKey(N); their format needs it",
     )
@@ -79,21 +79,21 @@ def _add_model(group) -> None:
 
 
 def _add_recipe(group) -> None:
-    group.add_argument("--steps", type=_positive, metavar="N", help="steps of the optimizer")
-    group.add_argument("--warmup-steps", type=_natural, metavar="N", help="steps of linear warm-up; then half a cosine")
+    group.add_argument("--steps", type=positive, metavar="N", help="steps of the optimizer")
+    group.add_argument("--warmup-steps", type=natural, metavar="N", help="steps of linear warm-up; then half a cosine")
     group.add_argument("--learning-rate", type=float, metavar="X", help="the rate at the end of the warm-up")
-    group.add_argument("--batch", type=_positive, metavar="N", help="rows of a pass in each process")
-    group.add_argument("--accumulate", type=_positive, metavar="N", help="passes of a step")
-    group.add_argument("--length", type=_positive, metavar="N", help="tokens of a row in a pass")
+    group.add_argument("--batch", type=positive, metavar="N", help="rows of a pass in each process")
+    group.add_argument("--accumulate", type=positive, metavar="N", help="passes of a step")
+    group.add_argument("--length", type=positive, metavar="N", help="tokens of a row in a pass")
     group.add_argument(
         "--sequences",
         choices=("packed", "streamed"),
         help="packed: each row is a new sequence. streamed: rows go on through the text with the state carried, the gradient"
         " cut at the start of each pass (recurrent kinds)",
     )
-    group.add_argument("--stream-chunks", type=_positive, metavar="N", help="streamed: mean passes until a row starts anew")
+    group.add_argument("--stream-chunks", type=positive, metavar="N", help="streamed: mean passes until a row starts anew")
     group.add_argument(
-        "--max-offset", type=_natural, metavar="N", help="three of ten rows start at a random position up to N (0: none)"
+        "--max-offset", type=natural, metavar="N", help="three of ten rows start at a random position up to N (0: none)"
     )
     group.add_argument("--weight-decay", type=float, metavar="X", help="of AdamW (0: Adam)")
     group.add_argument("--clip", type=float, metavar="X", help="the largest norm of the gradient")
@@ -104,13 +104,13 @@ def _add_recipe(group) -> None:
         default=None,
         help="mixed kinds: the far part starts at a scale that gives it the mean weight of the near part, which --near-scale sets",
     )
-    group.add_argument("--seed", type=_natural, metavar="N", help="of weights and batches")
+    group.add_argument("--seed", type=natural, metavar="N", help="of weights and batches")
 
 
 def _add_run(group) -> None:
     group.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR", help="the folder of the run")
-    group.add_argument("--save-every", type=_positive, default=500, metavar="N", help="steps between checkpoints (default 500)")
-    group.add_argument("--keep", type=_positive, default=2, metavar="N", help="checkpoints that are kept (default 2)")
+    group.add_argument("--save-every", type=positive, default=500, metavar="N", help="steps between checkpoints (default 500)")
+    group.add_argument("--keep", type=positive, default=2, metavar="N", help="checkpoints that are kept (default 2)")
     group.add_argument("--minutes", type=float, metavar="X", help="stop with a checkpoint after this time")
     group.add_argument(
         "--precision", choices=("auto", "f32", "bf16"), default="auto", help="auto: bf16 on a GPU, f32 on a CPU (default auto)"
@@ -122,7 +122,7 @@ def _add_run(group) -> None:
         help="library: libpolysketch-attention.so, named by POLYSKETCH_ATTENTION_LIBRARY",
     )
     group.add_argument("--cpu", action="store_true", help="use no GPU")
-    group.add_argument("--threads", type=_positive, metavar="N", help="threads of the CPU (default: torch's)")
+    group.add_argument("--threads", type=positive, metavar="N", help="threads of the CPU (default: torch's)")
 
 
 def preset_of(args: argparse.Namespace) -> Preset:
@@ -170,14 +170,14 @@ def _check(config: ModelConfig, recipe: Recipe, args) -> None:
         raise ToolError(f"--learning-rate: expected a number above 0, found {recipe.learning_rate}")
 
 
-def _natural(text: str) -> int:
+def natural(text: str) -> int:
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"expected an integer from 0, found {text}")
     return value
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected an integer from 1, found {text}")

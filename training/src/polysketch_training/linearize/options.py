@@ -11,6 +11,7 @@ from polysketch_training.linearize.far import AFFINE_SQUARE
 from polysketch_training.linearize.scaling import Scaling, scaled_length, scaling_argument
 from polysketch_training.linearize.transfer import FarRecipe
 from polysketch_training.linearize.windows import KINDS, Window
+from polysketch_training.train_options import natural, positive
 
 STAGES = ("sensitivity", "transfer", "teacher", "distillation", "evaluation")
 AUTO, NONE = "auto", "none"
@@ -140,20 +141,6 @@ def _add_run(group) -> None:
     group.add_argument("--minutes", type=float, metavar="X", help="stop the distillation with a saved state after this time")
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one (default auto)")
     group.add_argument("--threads", type=positive, metavar="N", help="threads of the CPU (default: torch's)")
-
-
-def natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected an integer from 0, found {text}")
-    return value
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer from 1, found {text}")
-    return value
 
 
 def positives(text: str) -> tuple[int, ...]:
