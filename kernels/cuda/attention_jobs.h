@@ -72,8 +72,16 @@ struct WalkJob {
 struct AttendJob {
   TokenArrays keys;  // of this block
   uint8_t* const* table = nullptr;
-  HeadArray sums, weights;  // S and z at the start of the block
-  int32_t block = 0;        // of the queries, in the table; 0 without one
+  HeadArray sums, weights;   // S and z at the start of the block
+  int32_t row = 0;           // first row of the batch
+  int32_t count = 0;         // rows
+  int32_t block_offset = 0;  // offset of the first token in its block
+  int32_t past = 0;          // 1 if there is a far state
+  // The walk that stores the far state, or -1, and how many states it has stored by then.
+  int32_t walk = -1;
+  int32_t stored = 0;
+  int64_t partial = 0;  // few rows: where the results of the parts are stored, in rows
+  int32_t block = 0;    // of the queries, in the table; 0 without one
   // The parts of 64 keys that some row attends to, counted from the first token of the block, with a
   // table of the sequence: those before `sink_parts`, and those from `first_part` on to the queries'
   // own.
@@ -84,14 +92,6 @@ struct AttendJob {
   int32_t sink_blocks = 0;
   int32_t dropped = 0;
   int32_t reach = -1;
-  int64_t partial = 0;       // few rows: where the results of the parts are stored, in rows
-  int32_t row = 0;           // first row of the batch
-  int32_t count = 0;         // rows
-  int32_t block_offset = 0;  // offset of the first token in its block
-  int32_t past = 0;          // 1 if there is a far state
-  // The walk that stores the far state, or -1, and how many states it has stored by then.
-  int32_t walk = -1;
-  int32_t stored = 0;
 };
 
 }  // namespace polysketch::cuda

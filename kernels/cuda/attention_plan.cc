@@ -172,12 +172,12 @@ class Planner {
                .table = table,
                .sums = {},
                .weights = {},
-               .block = static_cast<int32_t>(block),
-               .sink_blocks = static_cast<int32_t>(sink_blocks),
-               .dropped = static_cast<int32_t>(group.dropped),
                .row = first_row,
                .count = static_cast<int32_t>(count),
-               .block_offset = offset},
+               .block_offset = offset,
+               .block = static_cast<int32_t>(block),
+               .sink_blocks = static_cast<int32_t>(sink_blocks),
+               .dropped = static_cast<int32_t>(group.dropped)},
               few);
       row += count;
     }
