@@ -21,6 +21,7 @@ from linearize_support import LAYERS, LinearizeTest, files_of
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize import command
 from polysketch_training.linearize.decoder import Decoder
+from polysketch_training.linearize.distillation import Recipe
 from polysketch_training.linearize.far import FarPart, FarShape
 from polysketch_training.linearize.transfer import FarRecipe, Transfer, visit
 from polysketch_training.linearize.windows import Far, Window, attend
@@ -138,7 +139,8 @@ class FirstScalesTest(LinearizeTest):
         decoder.add_far(FarShape(16, 150), range(LAYERS))
         ids = linearize_support.random_tokens(200, 3)
         plan = types.SimpleNamespace(sequences=lambda step: [(0, ids)])
-        Transfer(decoder, plan, FarRecipe("affine_square", 16, 150, 4, 0.01), len(ids), 0, self.dir)
+        recipe = Recipe(4, len(ids), (len(ids),), 0.0, 1, ("q",), 0.01, 0, "f32")
+        Transfer(decoder, plan, FarRecipe("affine_square", 16, 150, 4, 0.01), recipe, self.dir)
         ratios = []
 
         def see(i, attend, teacher):

@@ -51,7 +51,7 @@ def command(argv: list[str]) -> None:
     source, converted = _teacher(args.source, folder, args.dry_run)
     config = read_config(source)
     check_full(source, config)
-    options = options_of(args, config)
+    options = options_of(args, config, device)
     needs = forecast(source, config, options, converted=converted, device=device)
     if args.dry_run:
         print(needs.table(measure_rate(config, device)))
@@ -190,8 +190,8 @@ class Run:
 
     def _transfer(self, decoder: Decoder, windows: list[int]) -> bool:
         """Trains the far parts of the layers, unless they are there. Returns whether they are."""
-        folder, recipe, seed = self._folder, self._options.recipe, self._options.recipe.seed
-        sequences = {name: getattr(recipe, name) for name in ("tokens", "lengths", "recall_share", "seed")}
+        folder, recipe = self._folder, self._options.recipe
+        sequences = {name: getattr(recipe, name) for name in ("tokens", "lengths", "recall_share", "seed", "precision")}
         folder.claim(folder.transfer, self._common() | {"windows": windows, "sequences": sequences})
         if (folder.transfer / "far.safetensors").exists():
             return True
@@ -200,7 +200,7 @@ class Run:
             plan = Plan(folder.transfer, steps, _TRANSFER_STREAM)
             plan.make(self._tokenizer, self._texts, self._prefix)
             decoder.add_far(self._options.far.shape, windows)
-            transfer = Transfer(decoder, plan, self._options.far, steps.tokens, seed, folder.transfer)
+            transfer = Transfer(decoder, plan, self._options.far, steps, folder.transfer)
             finished = transfer.run(save_every=self._args.save_every, minutes=self._args.minutes)
             if finished:
                 transfer.finish(self._samples)

@@ -13,6 +13,7 @@ import torch
 from polysketch_training.disk import write_text, writing
 from polysketch_training.linearize.decoder import Decoder
 from polysketch_training.linearize.measurements import Measurements
+from polysketch_training.linearize.products import products
 from polysketch_training.linearize.samples import Sample, mean, score
 from polysketch_training.linearize.scores import divergence
 from polysketch_training.linearize.tasks import training_sequence
@@ -35,6 +36,7 @@ class Recipe:
     targets: tuple[str, ...]
     learning_rate: float
     seed: int
+    precision: str  # of products.PRECISIONS
 
     @property
     def total(self) -> int:
@@ -83,12 +85,12 @@ class TeacherStates:
             return
         decoder.set_windows([])
         bar = Bar(recipe.total)
-        with torch.no_grad(), writing(self._path), open(self._path, "ab") as file:
+        with torch.no_grad(), products(recipe.precision, decoder.device), writing(self._path), open(self._path, "ab") as file:
             for step in range(recipe.steps):
                 for begin, ids in plan.sequences(step):
                     if begin + len(ids) > done:
                         file.truncate(begin * row)
-                        states = decoder.hidden(ids).cpu().numpy().astype(ml_dtypes.bfloat16)
+                        states = decoder.hidden(ids).float().cpu().numpy().astype(ml_dtypes.bfloat16)
                         states.tofile(file)
                         file.flush()
                     bar.add(len(ids), f"teacher's states, step {step + 1} of {recipe.steps}: ")
@@ -136,7 +138,7 @@ class Distillation(Training):
         far = {name: p for name, p in adapted.named_parameters() if ".far." in name}
         lora = {name: p for name, p in adapted.named_parameters() if p.requires_grad and name not in far}
         groups = [Group(lora, recipe.learning_rate)] + ([Group(far, _FAR_RATE * recipe.learning_rate)] if far else [])
-        super().__init__(groups, folder, decoder.device, recipe.steps, recipe.tokens)
+        super().__init__(groups, folder, decoder.device, recipe.steps, recipe.tokens, recipe.precision)
 
     def gradients(self, step: int) -> float:
         """Returns the divergence before the step, in nats a token."""

@@ -11,7 +11,6 @@ import transformers
 
 from polysketch_tools.adapter import stored_tensors
 from polysketch_tools.errors import ToolError
-from polysketch_training.block_attention import num_features
 from polysketch_training.linearize.decoder import ARCHITECTURES
 from polysketch_training.linearize.options import Options
 from polysketch_training.linearize.scores import BLOCK
@@ -69,7 +68,7 @@ class Shape:
 
     def far_flops(self, size: int) -> float:
         """Of a token: its maps, its part of the sums, and what its queries read."""
-        maps, features = self.head * size, num_features(size, True)
+        maps, features = self.head * size, size * size
         return 2 * (self.heads + self.kv_heads) * (maps + features * (self.head + 1))
 
     def far_weights(self, size: int) -> int:
@@ -145,7 +144,7 @@ def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted:
 
 
 def _far_memory(shape: Shape, options: Options, longest: int) -> dict[str, int]:
-    near, features = 2 * options.window.size + options.window.sinks, num_features(options.far.size, True)
+    near, features = 2 * options.window.size + options.window.sinks, options.far.size**2
     # Gradients need the features of all tokens, measurements those of some blocks.
     tokens = max(max(options.recipe.lengths), min(longest, BLOCKS_AT_ONCE * options.window.size))
     sums = -(-tokens // options.window.size) * shape.kv_heads * features * (shape.head + 1)

@@ -4,10 +4,13 @@ import argparse
 import dataclasses
 import pathlib
 
+import torch
+
 from polysketch_tools import errors
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize.distillation import TARGETS, Recipe
 from polysketch_training.linearize.far import AFFINE_SQUARE
+from polysketch_training.linearize.products import PRECISIONS, resolve
 from polysketch_training.linearize.scaling import Scaling, scaled_length, scaling_argument
 from polysketch_training.linearize.transfer import FarRecipe
 from polysketch_training.linearize.windows import KINDS, Window
@@ -140,6 +143,12 @@ def _add_run(group) -> None:
     group.add_argument("--measure-every", type=positive, metavar="N", help="steps between measurements (default: an eighth of the steps)")
     group.add_argument("--minutes", type=float, metavar="X", help="stop the distillation with a saved state after this time")
     group.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one (default auto)")
+    group.add_argument(
+        "--precision",
+        choices=("auto", *PRECISIONS),
+        default="auto",
+        help="of products in training; auto: bf16 on a GPU, f32 on a CPU (default auto)",
+    )
     group.add_argument("--threads", type=positive, metavar="N", help="threads of the CPU (default: torch's)")
 
 
@@ -183,7 +192,7 @@ class Options:
     scaling: Scaling | None
 
 
-def options_of(args: argparse.Namespace, config: dict) -> Options:
+def options_of(args: argparse.Namespace, config: dict, device: torch.device) -> Options:
     """Checks the options beside config.json of the teacher."""
     recipe = Recipe(
         steps=args.steps,
@@ -194,6 +203,7 @@ def options_of(args: argparse.Namespace, config: dict) -> Options:
         targets=tuple(args.targets.split(",")),
         learning_rate=args.learning_rate,
         seed=args.seed,
+        precision=resolve(args.precision, device),
     )
     _check_recipe(recipe)
     samples = Samples((args.sample_length,), args.sample_texts, args.sample_prompts)

@@ -46,7 +46,7 @@ def divergence(decoder: Decoder, student: torch.Tensor, teacher: torch.Tensor) -
     """KL(teacher || student) in nats a token, of hidden states [n, D], and its gradient by the student's states."""
     gradient = torch.zeros_like(student)
     total, n, head = 0.0, student.shape[0], decoder.head
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(student.device.type, enabled=False):
         for begin in range(0, n, BLOCK):
             rows = slice(begin, begin + BLOCK)
             log_q = torch.log_softmax(student[rows] @ head.T, -1)

@@ -11,6 +11,7 @@ import torch
 
 from polysketch_tools.errors import ToolError
 from polysketch_training.disk import writing
+from polysketch_training.linearize.products import products
 from polysketch_training.run_log import RunLog
 
 _WARMUP = 8  # steps, at most a quarter of them
@@ -30,8 +31,11 @@ class Training(abc.ABC):
     unit: str  # of the loss
     rate_option: str
 
-    def __init__(self, groups: list[Group], folder: pathlib.Path, device: torch.device, steps: int, tokens_of_step: int):
+    def __init__(
+        self, groups: list[Group], folder: pathlib.Path, device: torch.device, steps: int, tokens_of_step: int, precision: str
+    ):
         self._groups, self._folder, self._device, self._steps, self._tokens = groups, folder, device, steps, tokens_of_step
+        self._precision = precision  # of the gradients
         self._weights = {name: weight for group in groups for name, weight in group.weights.items()}
         self._optimizer = torch.optim.AdamW(
             [{"params": list(group.weights.values()), "lr": group.rate} for group in groups], betas=(0.9, 0.95), weight_decay=0.0
@@ -101,7 +105,8 @@ class Training(abc.ABC):
 
     def _step(self) -> tuple[float, float, float]:
         """Returns the loss before the step, and the rate and the norm of the gradient of the first group."""
-        loss, rates, norms = self.gradients(self.done), [], []
+        with products(self._precision, self._device):
+            loss, rates, norms = self.gradients(self.done), [], []
         for group, options in zip(self._groups, self._optimizer.param_groups):
             options["lr"] = self._rate(group, self.done)
             rates.append(options["lr"])

@@ -9,7 +9,7 @@ import torch
 
 from polysketch_training.disk import writing
 from polysketch_training.linearize.decoder import Decoder
-from polysketch_training.linearize.distillation import Plan
+from polysketch_training.linearize.distillation import Plan, Recipe
 from polysketch_training.linearize.far import FarPart, FarShape
 from polysketch_training.linearize.measurements import Measurements
 from polysketch_training.linearize.samples import Sample, mean
@@ -42,16 +42,16 @@ class Transfer(Training):
     unit = "of the squared output"
     rate_option = "--far-learning-rate"
 
-    def __init__(self, decoder: Decoder, plan: Plan, recipe: FarRecipe, tokens_of_step: int, seed: int, folder: pathlib.Path):
+    def __init__(self, decoder: Decoder, plan: Plan, far: FarRecipe, recipe: Recipe, folder: pathlib.Path):
         self._decoder, self._plan, self._folder_of_result = decoder, plan, folder
         groups = []
         for i, part in decoder.far.items():
-            part.begin(torch.Generator().manual_seed(1000 * seed + i))
+            part.begin(torch.Generator().manual_seed(1000 * recipe.seed + i))
             part.requires_grad_()
             weights = {f"{i}.{name}": weight for name, weight in part.named_parameters()}
             scale = {name: weights.pop(name) for name in list(weights) if name.endswith("log_scale")}
-            groups += [Group(weights, recipe.learning_rate), Group(scale, _SCALE_RATE * recipe.learning_rate)]
-        super().__init__(groups, folder, decoder.device, recipe.steps, tokens_of_step)
+            groups += [Group(weights, far.learning_rate), Group(scale, _SCALE_RATE * far.learning_rate)]
+        super().__init__(groups, folder, decoder.device, recipe.steps, recipe.tokens, recipe.precision)
         if self.done == 0:
             self._choose_scales()
 
@@ -140,7 +140,7 @@ def observed(decoder: Decoder, ids, use, *, far: bool = True) -> None:
         part, project = decoder.far[i], decoder.inner.layers[i].self_attn.o_proj.weight
         with torch.set_grad_enabled(any(p.requires_grad for p in part.parameters())):
             lost = attend(part if far else None) - teacher
-            target, lost = (torch.nn.functional.linear(x.transpose(1, 2).flatten(2)[:, first:], project) for x in (teacher, lost))
+            target, lost = (torch.nn.functional.linear(x.transpose(1, 2).flatten(2)[:, first:], project).float() for x in (teacher, lost))
             use(i, lost.square().sum() / target.square().sum())
 
     visit(decoder, ids, see)

@@ -6,7 +6,8 @@ import functools
 import torch
 import torch.nn.functional as F
 
-from polysketch_training.block_attention import key_features, num_features, query_features
+from polysketch_training.block_attention import sum_type
+from polysketch_training.linearize.products import product_type
 
 KINDS = ("blocks", "sliding")
 _LEAST_SHIFT = -87.0  # of far parts: e^87 is a float32
@@ -96,23 +97,40 @@ class _Blocks:
         return F.pad(x, (0, 0, 0, self.count * self.w - self.n))
 
 
+class _Squares(torch.autograd.Function):
+    """x_i x_j of all i and j: [..., r] -> [..., r * r]. The gradient takes that of x_i x_j and that of x_j x_i to be equal, as they are where
+    the products meet sums of such products."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return (x[..., :, None] * x[..., None, :]).flatten(-2)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * (gradient.unflatten(-1, (x.shape[-1], x.shape[-1])) @ x[..., None])[..., 0]
+
+
 def _with_far(cut: _Blocks, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, far: Far) -> torch.Tensor:
     """One denominator for the exponentials of the window and the squares of what has left it. [B, blocks, Hkv, group * w, d]"""
     with_one = F.pad(v, (0, 1), value=1.0)
-    scores = (cut.rows(q) @ cut.columns(k).mT).masked_fill(~mask, -torch.inf)
+    exact, product = sum_type(q.dtype), product_type(q)
+    with torch.autocast(q.device.type, enabled=False):
+        scores = (cut.rows(q.to(exact)) @ cut.columns(k.to(exact)).mT).masked_fill_(~mask, -torch.inf)
     not_sinks = (torch.arange(k.shape[2], device=k.device) >= cut.sinks)[:, None]
-    far_q, far_k, values = cut.rows(far.q), cut.own(far.k * not_sinks), cut.own(with_one)
-    state = v.new_zeros(v.shape[0], cut.kv_heads, num_features(far.k.shape[-1], True), with_one.shape[-1])
-    parts = [v.new_zeros(*far_q[:, :2].shape[:-1], with_one.shape[-1])]
+    far_q, far_k, values = cut.rows(far.q.to(product)), cut.own((far.k * not_sinks).to(product)), cut.own(with_one)
+    state = v.new_zeros(v.shape[0], cut.kv_heads, far.k.shape[-1] ** 2, with_one.shape[-1], dtype=exact)
+    parts = [far_q.new_zeros(*far_q[:, :2].shape[:-1], with_one.shape[-1])]
     for begin in range(2, cut.count, BLOCKS_AT_ONCE):
         end = min(begin + BLOCKS_AT_ONCE, cut.count)
         left = slice(begin - 2, end - 2)  # blocks that leave the window, each as one of [begin, end) begins
-        states = state[:, None] + (key_features(far_k[:, left], True).mT @ values[:, left]).cumsum(1)
+        states = state[:, None] + (_Squares.apply(far_k[:, left]).mT @ values[:, left]).to(exact).cumsum(1)
         state = states[:, -1]
-        parts.append(query_features(far_q[:, begin:end], True) @ states)
-    far_sums = torch.cat(parts, 1)
+        parts.append(_Squares.apply(far_q[:, begin:end]) @ states)
+    far_sums = torch.cat(parts, 1).to(exact)
     shift = torch.maximum(scores.detach().amax(-1, keepdim=True), far_sums.detach()[..., -1:].log())
-    near_sums = (scores - shift).exp() @ cut.columns(with_one)
+    near_sums = scores.sub_(shift).exp_() @ cut.columns(with_one)
     sums = near_sums + far_sums * (-shift.clamp(min=_LEAST_SHIFT)).exp()
     return sums[..., :-1] / sums[..., -1:]
 
