@@ -12,6 +12,7 @@
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/group_shape.h"
+#include "kernels/cuda/planted.h"
 #include "kernels/cuda/warpgroup.cuh"
 
 namespace polysketch::cuda {
@@ -149,18 +150,14 @@ class GroupAttention {
     const int thread = threadIdx.x, lane = thread % kWarpSize;
     const int group_row = thread / kWarpgroup * 64;
     FenceForProducts();
-#if !defined(POLYSKETCH_FAULT_GROUP_BARRIER)
-    __syncthreads();  // all threads see the queries
-#endif
+    // All threads see the queries.
+    if (!PS_PLANTED(GROUP_BARRIER)) __syncthreads();
     GroupSums total, sums;
     total.Clear();
     FarQueries queries;
     for (int part = 0; part < parts_; ++part) {
-#if defined(POLYSKETCH_FAULT_GROUP_WAIT)
-      const auto* stage = reinterpret_cast<const Bf16*>(memory_.ring.stage(part));
-#else
-      const auto* stage = reinterpret_cast<const Bf16*>(memory_.ring.Await(part));
-#endif
+      const auto* stage = reinterpret_cast<const Bf16*>(
+          PS_PLANTED(GROUP_WAIT) ? memory_.ring.stage(part) : memory_.ring.Await(part));
       if (group_row < rows_.count) {
         if (part < far_parts_) {
           Far(part, stage, &queries, &sums);
@@ -225,11 +222,7 @@ class GroupAttention {
       before = CountArrivalInBlock(memory_.readers + part % kGroupStages);
     }
     const int readers = __shfl_sync(kFullWarp, before, 0) % kGroupWarps + 1;
-#if defined(POLYSKETCH_FAULT_GROUP_REFILL)
-    if (readers == kGroupWarps - 1) Fill(part + kGroupStages);
-#else
-    if (readers == kGroupWarps) Fill(part + kGroupStages);
-#endif
+    if (readers == kGroupWarps - (PS_PLANTED(GROUP_REFILL) ? 1 : 0)) Fill(part + kGroupStages);
   }
 
   // Pairs of tiles in a far part.

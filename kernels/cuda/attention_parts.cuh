@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/attention_shape.cuh"
+#include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
 
@@ -58,9 +59,8 @@ __device__ __forceinline__ void ForParts(int64_t parts, const Load& load, const 
     WaitCopies<1>();
     __syncthreads();  // all threads see this part, and before the first part the rows of the block
     compute(part, static_cast<int>(part % 2));
-#if !defined(POLYSKETCH_FAULT_MISSING_BARRIER)
-    __syncthreads();  // all threads have read this part: its stage may be overwritten
-#endif
+    // All threads have read this part: its stage may be overwritten.
+    if (!PS_PLANTED(MISSING_BARRIER)) __syncthreads();
   }
   WaitCopies<0>();
 }

@@ -9,6 +9,7 @@
 #include "kernels/cuda/attention_jobs.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/divisor.cuh"
+#include "kernels/cuda/planted.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/state_planes.h"
 
@@ -149,21 +150,13 @@ __device__ __forceinline__ T* Array(const HeadArray& array, const AttendJob& job
 
 // The kv head of a query head.
 __device__ __forceinline__ int KvHead(const AttentionShape& shape, int head) {
-#if defined(POLYSKETCH_FAULT_KV_HEAD)
-  return head % shape.kv_heads;
-#else
-  return shape.group.Quotient(head);
-#endif
+  return PS_PLANTED(KV_HEAD) ? head % shape.kv_heads : shape.group.Quotient(head);
 }
 
 // The tokens from the first one after the sinks that row `row` of a job attends to up to the job's
 // first row; only with a window.
 __device__ __forceinline__ int ReachOf(const AttentionShape& shape, const AttendJob& job, int row) {
-#if defined(POLYSKETCH_FAULT_WINDOW_MASK)
-  return job.reach + 1 - (shape.sliding ? row : 0);
-#else
-  return job.reach - (shape.sliding ? row : 0);
-#endif
+  return job.reach + (PS_PLANTED(WINDOW_MASK) ? 1 : 0) - (shape.sliding ? row : 0);
 }
 
 __device__ __forceinline__ float Widen(float x) { return x; }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
 
@@ -102,9 +103,7 @@ __device__ __forceinline__ void AddSoftmaxPart(float scale, const Bf16* queries,
     float top = -INFINITY;
     ForScores<M>(scores, m, half, [&](const float* score, int) { top = fmaxf(top, *score); });
     top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 1));
-#if !defined(POLYSKETCH_FAULT_SOFTMAX_TOP)
-    top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 2));
-#endif
+    if (!PS_PLANTED(SOFTMAX_TOP)) top = fmaxf(top, __shfl_xor_sync(kFullWarp, top, 2));
     joints[m][half] = Joint(true, total->top[m][half], top);
     total->top[m][half] = joints[m][half].top;
     const float subtracted = top == -INFINITY ? 0.0f : top;

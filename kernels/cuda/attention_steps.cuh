@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention_tensor.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
 
@@ -69,9 +70,7 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
   int32_t before = 0;
   if (lane == 0) before = CountArrivalInBlock(arrivals);
   bool last = __shfl_sync(kFullWarp, before, 0) + 1 == parts.size();
-#if defined(POLYSKETCH_FAULT_EARLY_STEP)
-  last = piece - first + 1 == parts.size();
-#endif
+  if (PS_PLANTED(EARLY_STEP)) last = static_cast<int>(piece - first) + 1 == parts.size();
   __syncwarp();
   if (last) {
     JoinParts<D, GATED, WINDOW>(shape, job, head,

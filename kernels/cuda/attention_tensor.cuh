@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention_group.cuh"
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/attention_walk.cuh"
+#include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
 
@@ -357,9 +358,7 @@ __global__ void __launch_bounds__(kWarpSize)
   int32_t before = 0;
   if (lane == 0) before = CountArrival(arrivals + blockIdx.x * shape.heads + head);
   bool last = __shfl_sync(kFullWarp, before, 0) + 1 == parts.size();
-#if defined(POLYSKETCH_FAULT_EARLY_JOIN)
-  last = part + 1 == parts.size();
-#endif
+  if (PS_PLANTED(EARLY_JOIN)) last = part + 1 == parts.size();
   __syncwarp();
   if (!last) return;
   JoinParts<D, GATED, WINDOW>(shape, job, head, [&](int of_part, int r) {
@@ -396,11 +395,7 @@ __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int 
       x[3] = decay.Pair(x[3], token + 8 + 2 * t);
     }
     ForRows<M>([&](int m, int half, int) {
-#if defined(POLYSKETCH_FAULT_SWAPPED_LANE)
-      const int from = (i_first + 2 * m + half) * 4 + (t ^ 1);
-#else
-      const int from = (i_first + 2 * m + half) * 4 + t;
-#endif
+      const int from = (i_first + 2 * m + half) * 4 + (PS_PLANTED(SWAPPED_LANE) ? t ^ 1 : t);
       a[m][half] = MultiplyBf16(__shfl_sync(kFullWarp, x[0], from), x[2]);
       a[m][2 + half] = MultiplyBf16(__shfl_sync(kFullWarp, x[1], from), x[3]);
     });

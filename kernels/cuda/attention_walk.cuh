@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/group_shape.h"
+#include "kernels/cuda/planted.h"
 #include "kernels/cuda/warpgroup.cuh"
 
 namespace polysketch::cuda {
@@ -250,11 +251,7 @@ __device__ __forceinline__ void FeaturesOfKeys(const Bf16* keys, int warp, uint3
     LoadMatrix4T(x, keys + (lane / 16 * kWalkPart + 16 * k + lane % 16) * 8);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-#if defined(POLYSKETCH_FAULT_SWAPPED_LANE)
-      const int from = (2 * warp + half) * 4 + (t ^ 1);
-#else
-      const int from = (2 * warp + half) * 4 + t;
-#endif
+      const int from = (2 * warp + half) * 4 + (PS_PLANTED(SWAPPED_LANE) ? t ^ 1 : t);
       a[k][half] = MultiplyBf16(__shfl_sync(kFullWarp, x[0], from), x[2]);
       a[k][2 + half] = MultiplyBf16(__shfl_sync(kFullWarp, x[1], from), x[3]);
     }
@@ -293,9 +290,8 @@ __device__ __forceinline__ bool WalkBlocks(const WalkRows& rows, int tiles, Walk
   float kept = 1;                      // of the state, by the block in `sums`
   uint32_t turn = group == 0 ? 1 : 0;  // the first block awaits none
   const auto add = [&](int block) {
-#if !defined(POLYSKETCH_FAULT_WALK_TURN)
-    if (block > 0) AwaitPhase(memory.turns + group * 4 + place.warp, turn);
-#endif
+    if (!PS_PLANTED(WALK_TURN) && block > 0)
+      AwaitPhase(memory.turns + group * 4 + place.warp, turn);
     turn ^= 1;
     state->Load(memory.state + thread);
     if constexpr (GATED) {
@@ -316,10 +312,10 @@ __device__ __forceinline__ bool WalkBlocks(const WalkRows& rows, int tiles, Walk
       WaitCopies<kWalkAhead - 1>();
       if constexpr (GATED) DecayKey(memory, stage, thread);
       FenceForProducts();
-#if !defined(POLYSKETCH_FAULT_WALK_BARRIER)
       // All threads see this part and have ended the products of the last but one.
-      group == 0 ? SyncNamed<1>(kWarpgroup) : SyncNamed<2>(kWarpgroup);
-#endif
+      if (!PS_PLANTED(WALK_BARRIER)) {
+        group == 0 ? SyncNamed<1>(kWarpgroup) : SyncNamed<2>(kWarpgroup);
+      }
       uint32_t a[4][4];
       FeaturesOfKeys(memory.keys + stage * WalkMemory::kKeys, place.warp, a);
       WaitProducts();  // of the part before

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/planted.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -144,9 +145,7 @@ class CopyRing {
       InitBarrier(full_ + i, fillers);
       InitBarrier(empty_ + i, readers);
     }
-#if !defined(POLYSKETCH_FAULT_RING_FENCE)
-    FenceBarriers();
-#endif
+    if (!PS_PLANTED(RING_FENCE)) FenceBarriers();
   }
 
   __device__ __forceinline__ uint8_t* stage(uint32_t i) const {
@@ -155,9 +154,7 @@ class CopyRing {
 
   // A filler: waits until the stage of piece `i` is free, and returns it.
   __device__ __forceinline__ uint8_t* Begin(uint32_t i) const {
-#if !defined(POLYSKETCH_FAULT_RING_REUSE)
-    AwaitPhase(empty_ + i % kStages, Round(i) ^ 1);
-#endif
+    if (!PS_PLANTED(RING_REUSE)) AwaitPhase(empty_ + i % kStages, Round(i) ^ 1);
     return stage(i);
   }
   // A lane of the filling warp: has started its copies of piece `i`.
@@ -192,18 +189,13 @@ class CopyRing {
 
   // A reader: waits until piece `i` has come.
   __device__ __forceinline__ uint8_t* Await(uint32_t i) const {
-#if defined(POLYSKETCH_FAULT_RING_PARITY)
-    AwaitPhase(full_ + i % kStages, Round(i) ^ 1);
-#elif !defined(POLYSKETCH_FAULT_RING_WAIT)
-    AwaitPhase(full_ + i % kStages, Round(i));
-#endif
+    const uint32_t round = PS_PLANTED(RING_PARITY) ? Round(i) ^ 1 : Round(i);
+    if (!PS_PLANTED(RING_WAIT)) AwaitPhase(full_ + i % kStages, round);
     return stage(i);
   }
   // A reader: all its lanes have read piece `i`.
   __device__ __forceinline__ void Release(uint32_t i) const {
-#if !defined(POLYSKETCH_FAULT_RING_LANES)
-    __syncwarp();
-#endif
+    if (!PS_PLANTED(RING_LANES)) __syncwarp();
     if (threadIdx.x % kWarpSize == 0) ArriveAt(empty_ + i % kStages);
   }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cuda/learned_sketch_parts.cuh"
+#include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
 
@@ -86,9 +87,7 @@ __device__ __forceinline__ void RunPart(const FewWarp<D, R>& warp,
   constexpr int kNext = LEVEL == 0 ? Layout::kFirst : Layout::kSecond;
   const uint16_t* first = warp.weights + Layout::Chunk(0, LEVEL, 0);
   StoreHidden<IN, kBf16>(warp, a, first + warp.part * kNext);
-#if !defined(POLYSKETCH_FAULT_SKETCH_HIDDEN_BARRIER)
-  __syncthreads();
-#endif
+  if (!PS_PLANTED(SKETCH_HIDDEN_BARRIER)) __syncthreads();
   MultiplyDown<kBf16>(warp, first + IN * kChunk, kNext, out);
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/learned_sketch_parts.cuh"
+#include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
 
@@ -64,15 +65,13 @@ struct SketchChunks {
     Load(net, (index + 1) % kAll, memory + (index + 1) % 2 * Layout::kLargest);
     CommitCopies();
     WaitCopies<1>();
-#if !defined(POLYSKETCH_FAULT_SKETCH_CHUNK_BARRIER)
-    __syncthreads();
-#endif
+    if (!PS_PLANTED(SKETCH_CHUNK_BARRIER)) __syncthreads();
     return memory + index++ % 2 * Layout::kLargest;
   }
   __device__ void Done() {
-#if !defined(POLYSKETCH_FAULT_SKETCH_DONE_BARRIER)
-    if constexpr (!kResident) __syncthreads();
-#endif
+    if constexpr (!kResident) {
+      if (!PS_PLANTED(SKETCH_DONE_BARRIER)) __syncthreads();
+    }
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/norm_row.cuh"
+#include "kernels/cuda/planted.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/quantize.h"
 
@@ -223,12 +224,9 @@ __global__ void __launch_bounds__(T::kThreads, 2) QuantizedTiles(const QuantArgu
   QuantSums<T> sums = {};
   int8_t *stage = stages, *before = stages + (T::kStages - 1) * T::kStageBytes;
   for (int k0 = 0; k0 < p.padded_in; k0 += T::kDepth) {
-#if !defined(POLYSKETCH_FAULT_QUANT_WAIT)
-    WaitCopies<T::kStages - 2>();
-#endif
-#if !defined(POLYSKETCH_FAULT_QUANT_BARRIER)
-    __syncthreads();  // all threads see this stage and have read the one before it
-#endif
+    if (!PS_PLANTED(QUANT_WAIT)) WaitCopies<T::kStages - 2>();
+    // All threads see this stage and have read the one before it.
+    if (!PS_PLANTED(QUANT_BARRIER)) __syncthreads();
     copies.Start(p, k0 + (T::kStages - 1) * T::kDepth < p.padded_in, before);
     const int8_t *xs = stage, *ws = stage + T::kXBytes;
 #pragma unroll

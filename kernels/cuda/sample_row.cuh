@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/planted.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/row_sampling.h"
 
@@ -140,9 +141,7 @@ __device__ inline bool IsLastOfRow(const Row& row, const RowExchange& exchange,
   __syncthreads();
   if (threadIdx.x == 0) {
     bool last = CountArrival(exchange.arrivals) + 1 == row.slices();
-#if defined(POLYSKETCH_FAULT_EARLY_ANSWER)
-    last = blockIdx.x + 1 == gridDim.x;
-#endif
+    if (PS_PLANTED(EARLY_ANSWER)) last = blockIdx.x + 1 == gridDim.x;
     if (last) *exchange.arrivals = 0;
     *memory.block = last ? 1 : 0;
   }

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "kernels/cuda/mlp_gate.cuh"
 #include "kernels/cuda/norm_row.cuh"
+#include "kernels/cuda/planted.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace polysketch::cuda {
@@ -255,9 +256,8 @@ __global__ void __launch_bounds__(kThreads, 2) SkinnyKernel(const Arguments p) {
   int stage = 0;
   for (int k0 = 0; k0 < p.padded_in; k0 += T::kDepth) {
     WaitCopies<T::kStages - 2>();
-#if !defined(POLYSKETCH_FAULT_SKINNY_STAGE_BARRIER)
-    __syncthreads();  // all threads see this stage and have read the one before it
-#endif
+    // All threads see this stage and have read the one before it.
+    if (!PS_PLANTED(SKINNY_STAGE_BARRIER)) __syncthreads();
     const int next = stage == 0 ? T::kStages - 1 : stage - 1;
     LoadStage<T>(p, row0, k0 + (T::kStages - 1) * T::kDepth, w, w_offset,
                  stages + next * T::kStageHalves);
@@ -280,9 +280,8 @@ __global__ void __launch_bounds__(kThreads, 2) SkinnyKernel(const Arguments p) {
     stage = stage + 1 == T::kStages ? 0 : stage + 1;
   }
 
-#if !defined(POLYSKETCH_FAULT_SKINNY_SUMS_BARRIER)
-  __syncthreads();  // all stages have been read
-#endif
+  // All stages have been read.
+  if (!PS_PLANTED(SKINNY_SUMS_BARRIER)) __syncthreads();
   auto* shared_sums = reinterpret_cast<float*>(stages);
   if (warp_n < T::kNTiles) {
     for (int m = 0; m < T::kWarpM; ++m) {

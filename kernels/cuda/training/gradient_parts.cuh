@@ -13,6 +13,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_parts.cuh"
+#include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
 
@@ -100,11 +101,11 @@ __device__ __forceinline__ void AddFeatureGradients(const AttentionShape& shape,
     }
     ForRows<M>([&](int m, int half, int r) {
       float of_I[2];
-#if defined(POLYSKETCH_FAULT_SWAPPED_GRADIENT)
-      const float kept = by_row[m][half][0];
-      by_row[m][half][0] = by_row[m][half][1];
-      by_row[m][half][1] = kept;
-#endif
+      if (PS_PLANTED(SWAPPED_GRADIENT)) {
+        const float kept = by_row[m][half][0];
+        by_row[m][half][0] = by_row[m][half][1];
+        by_row[m][half][1] = kept;
+      }
       QuadScatter(by_row[m][half], of_I);
       float* gradient = rows.gradients + r * rows.gradient_size + 2 * t;
       gradient[8 * I] = fmaf(2.0f, of_I[0], gradient[8 * I]);
@@ -132,11 +133,8 @@ __device__ __forceinline__ void AddRowGradients(const AttentionShape& shape, int
     Scores<M>(D, rows.duals, D + kRowPad, buffer.sums, feature, G);
     ForRows<M>([&](int m, int half, int r) {
       float* gradient = rows.gradients + r * rows.gradient_size + first + feature + 2 * t;
-#if defined(POLYSKETCH_FAULT_SWAPPED_ROW_GRADIENT)
-      const float* z = buffer.weights + feature + 2 * (t ^ 1);
-#else
-      const float* z = buffer.weights + feature + 2 * t;
-#endif
+      const int pair = PS_PLANTED(SWAPPED_ROW_GRADIENT) ? t ^ 1 : t;
+      const float* z = buffer.weights + feature + 2 * pair;
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         gradient[8 * n] += fmaf(scalars[m][half], z[8 * n], G[m][n][2 * half]);

@@ -11,6 +11,7 @@
 // the factor, and slopes are down^T dv dh/ds.
 #pragma once
 
+#include "kernels/cuda/planted.h"
 #include "kernels/cuda/training/sketch_rows.cuh"
 
 namespace polysketch::cuda {
@@ -356,9 +357,7 @@ __global__ void __launch_bounds__(LevelGradients<IN, R>::kThreads, 1)
     for (int row = 0; row < Sizes::kRows; row += 16) {
       AddRows<IN, R>(normed, dv, row, slopes, &slices);
     }
-#if !defined(POLYSKETCH_FAULT_SKETCH_SLOPES_BARRIER)
-    __syncthreads();
-#endif
+    if (!PS_PLANTED(SKETCH_SLOPES_BARRIER)) __syncthreads();
     float x[IN / 8][4], gradient[IN / 8][4];
     MultiplySlopes<IN, R>(slopes, up, own, gradient);
     LoadHalfRows<IN>(rows.x, row0, count, x);
