@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/logging.h"
 #include "base/running_work.h"
 #include "engine/session/session_keys.h"
@@ -144,7 +145,7 @@ Result<SessionTable::Iterator> SessionTable::Load(Lock* lock, const Key& key,
 SessionTable::Iterator SessionTable::Insert(Entry entry) {
   entries_.push_back(std::move(entry));
   const Iterator inserted = std::prev(entries_.end());
-  index_.emplace(inserted->key, inserted);
+  PS_CHECK(index_.emplace(inserted->key, inserted).second) << inserted->key.second;
   stats_.sessions = static_cast<int>(index_.size());
   return inserted;
 }

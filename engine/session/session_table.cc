@@ -325,39 +325,25 @@ Result<std::shared_ptr<const Snapshot>> SessionTable::GetSnapshot(const std::str
 
 Result<SessionInfo> SessionTable::InsertNew(Entry entry, std::shared_ptr<const Snapshot> snapshot,
                                             Places* places) {
-  const Key key = entry.key;
   entry.head.created = options_.date();
-  entry.head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
   entry.used = options_.now();
-  const bool durable = entry.head.durable;
-  uint64_t revision = 0;
-  if (durable) {
-    PS_ASSIGN_OR_RETURN(revision, WriteRecord(key, {entry.head, snapshot}, &entry.blocks));
-  }
-  SessionInfo info;
+  Lock lock(mutex_);
+  places->TakeOne();
+  const Iterator inserted = Insert(std::move(entry));
+  // Listings show its id before it is made: an operation that has found it waits.
+  Hold hold(this, inserted);
+  SetSnapshot(inserted, std::move(snapshot));
   Status status;
-  {
-    Lock lock(mutex_);
-    places->TakeOne();
-    const Iterator inserted = Insert(std::move(entry));
-    SetSnapshot(inserted, std::move(snapshot));
-    inserted->stored = durable;
-    inserted->in_store = durable;
-    inserted->revision = revision;
-    info = Describe(*inserted);
-    status = MakeRoom(&lock, &*inserted);  // which may move this one to the store
-    const Iterator made = status.ok() ? Find(key) : FindFree(&lock, key);
-    if (made == entries_.end() && status.ok()) return info;
-    if (made == entries_.end()) return status;
-    if (!status.ok() && made->stored) {  // it needs no memory: the store holds it
-      DropFromMemory(made);
-      status = Status();
-    }
-    if (status.ok()) status = CheckShare(*made, /*owned_before=*/false);
-    if (status.ok()) return Describe(*made);
-    if (made->in_store) status = OutcomeUnknown(status);
-    Remove(made);
+  if (inserted->head.durable) status = Write(&lock, inserted);
+  if (status.ok()) status = MakeRoom(&lock, &*inserted);
+  if (!status.ok() && inserted->stored) {  // it needs no memory: the store holds it
+    DropFromMemory(inserted);
+    status = Status();
   }
+  if (status.ok()) status = CheckShare(*inserted, /*owned_before=*/false);
+  if (status.ok()) return Describe(*inserted);
+  hold.End();
+  Remove(inserted);
   return status;
 }
 

@@ -99,6 +99,8 @@ TEST_F(SessionThreadsTest, WhatNeedsNoStoreDoesNotWaitForIt) {
   waiting.emplace_back([&] { EXPECT_TRUE(table->Acquire({"t"}, durable, {}).ok()); });
   waiting.emplace_back([&] { EXPECT_TRUE(table->List("t").ok()); });
   gate_.WaitFor(3);
+  // Perhaps with the one that is being made.
+  const int before = table->stats().sessions;
   {  // These would never return.
     auto lease = table->Acquire({"t"}, passing, 0);
     ASSERT_TRUE(lease.ok());
@@ -107,7 +109,7 @@ TEST_F(SessionThreadsTest, WhatNeedsNoStoreDoesNotWaitForIt) {
     EXPECT_TRUE(table->Create({"u"}, false, 0s).ok());
     EXPECT_EQ(table->Fork({"t"}, passing, 2, 7)->size(), 2u);
     EXPECT_TRUE(table->Delete("t", passing).ok());
-    EXPECT_EQ(table->stats().sessions, 4);
+    EXPECT_EQ(table->stats().sessions, before + 2);
   }
   gate_.GoOn();
   for (std::thread& thread : waiting) thread.join();
@@ -148,6 +150,49 @@ TEST_F(SessionThreadsTest, ALimitHoldsAfterAnOutdatedCount) {
   }
   expect_refusal([&](bool late) { return table->TakeSnapshot({"u"}, ids[late], 0s).status(); });
   EXPECT_EQ(table->List("u")->snapshots.size(), 5u);
+}
+
+// Listings show the id of a session before it is made. One that is used at once waits for that.
+TEST_F(SessionThreadsTest, ASessionThatIsFoundBeforeItIsMadeIsUsedAfterwards) {
+  const auto table = NewTable(1 << 20);
+  gate_.HangNext(StoreOperation::kPut);
+  std::thread making([&] { EXPECT_TRUE(table->Create({"t"}, true, 0s).ok()); });
+  gate_.WaitFor(1);
+  const std::string id = table->List("t")->sessions.at(0).id;
+  std::optional<Result<SessionLease>> lease;
+  std::thread using_it([&] { lease.emplace(table->Acquire({"t"}, id, 0)); });
+  std::this_thread::sleep_for(20ms);  // either order is right; this one was not
+  gate_.GoOn();
+  making.join();
+  using_it.join();
+  ASSERT_TRUE(lease->ok()) << lease->status().ToString();
+  EXPECT_EQ(table->stats().sessions, 1);
+  EXPECT_EQ(table->List("t")->sessions.size(), 1u);
+  EXPECT_TRUE(table->Commit(**std::move(lease), At(7)).ok());
+}
+
+// The store is full, so that a session has no room: who has found its id meanwhile finds none.
+TEST_F(SessionThreadsTest, ASessionThatIsNotMadeIsUsedByNobody) {
+  store_ = NewMeasuredStore(*OpenStateStore("dir:" + folder_.path().string(), 1), &gate_);
+  const auto table = NewTable(kStateBytes + kStateBytes / 2);
+  const std::string first = table->Create({"t"}, false, 0s, At(7))->id;
+  gate_.HangNext(StoreOperation::kPut);
+  Status made;
+  std::thread making([&] { made = table->Create({"t"}, false, 0s, At(9)).status(); });
+  gate_.WaitFor(1);
+  std::string second;
+  for (const SessionInfo& one : table->List("t")->sessions) {
+    if (one.id != first) second = one.id;
+  }
+  Status used;
+  std::thread using_it([&] { used = table->Acquire({"t"}, second, {}).status(); });
+  std::this_thread::sleep_for(20ms);
+  gate_.GoOn();
+  making.join();
+  using_it.join();
+  EXPECT_EQ(made.code(), Code::kResourceExhausted) << made.ToString();
+  EXPECT_EQ(used.code(), Code::kNotFound) << used.ToString();
+  EXPECT_EQ(table->Acquire({"t"}, first, {})->tokens(), 7);
 }
 
 // A session that a thread uses while others are moved to the store for memory: each lease begins
