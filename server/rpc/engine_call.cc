@@ -58,7 +58,7 @@ void EngineCall::Start(std::unique_ptr<CallInput> input) {
 
 void EngineCall::Read() {
   std::lock_guard lock(mutex_);
-  if (ended_ || broken_) return;
+  if (ended_ || broken_ || input_ended_) return;
   message_memory_.Release();
   read_started_ = Clock::now();
   context_->StartRead(&read_);
@@ -68,6 +68,7 @@ void EngineCall::OnReadDone(bool ok) {
   {
     std::lock_guard lock(mutex_);
     read_started_.reset();
+    input_ended_ = !ok;
     if (ended_ || broken_) return;
   }
   if (!ok) {
@@ -125,11 +126,8 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
     message_memory_.Release();
     input_memory_.SetPhase(RequestPhase::kRequest);
     PS_RETURN_IF_ERROR(ReserveTokens(MaxTokens(request, model().rules)));
-    if (SessionLease* const session = lease(); session != nullptr) {
-      const int64_t before = request.start == nullptr ? 0 : request.start->tokens();
-      PS_RETURN_IF_ERROR(
-          model().sessions->Reserve(session, before + MaxTokens(request, model().rules)));
-    }
+    PS_RETURN_IF_ERROR(ReserveSession((request.start == nullptr ? 0 : request.start->tokens()) +
+                                      MaxTokens(request, model().rules)));
     const int64_t bytes = EngineRequestBytes(request, model().rules.draft_tokens,
                                              model().description.limits().default_max_tokens());
     if (bytes > input_memory_.bytes()) PS_RETURN_IF_ERROR(input_memory_.HoldOnly(bytes));
@@ -175,6 +173,11 @@ Result<std::shared_ptr<const Snapshot>> EngineCall::AcquireSession(
   if (ended_) return Status(Code::kCancelled, "the call ended before its session was read");
   lease_.emplace(std::move(lease));
   return lease_->snapshot();
+}
+
+Status EngineCall::ReserveSession(int64_t tokens) {
+  std::lock_guard lock(mutex_);  // a client that cancels ends the lease
+  return lease_.has_value() ? model().sessions->Reserve(&*lease_, tokens) : Status();
 }
 
 Result<std::shared_ptr<const Snapshot>> EngineCall::ReadSession(

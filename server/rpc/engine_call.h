@@ -113,6 +113,8 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
 
  private:
   Result<SessionLease> Acquire(const std::string& id, std::optional<int64_t> expected_position);
+  // Finds room for the state of the leased session, if there is one (SessionTable::Reserve).
+  Status ReserveSession(int64_t tokens);
   // Whether the call has ended or failed. mutex_ not held.
   bool IsOver();
   // Passes the message that was read, or the end of the input, to input_.
@@ -148,6 +150,7 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   std::shared_ptr<EngineCall> pinned_;  // until OnDone
   CallContext* context_;                // null after OnDone
   std::optional<SessionLease> lease_;   // RenderFinish's while it runs
+  bool input_ended_ = false;            // the client closed its side: a feed may ask for more
   bool ended_ = false;                  // the end is decided: nothing is read or rendered any more
   bool broken_ = false;                 // events are discarded; broken_status_ says why
   Status broken_status_;

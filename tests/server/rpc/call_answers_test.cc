@@ -87,6 +87,14 @@ TEST_F(CallAnswersTest, CompletionsOfEveryForm) {
   }
 }
 
+// The end of the input is more than the feed has room for. RunnerCall checks that nothing is read
+// when there is room again.
+TEST_F(CallAnswersTest, AScoreThatEndsInAFullFeed) {
+  v1::ScoreRequest request;
+  request.set_text(std::string(20'000, 'A'));
+  EXPECT_TRUE(runner_.Run(std::string(kService) + "Score", {request.SerializeAsString()}).ok());
+}
+
 TEST_F(CallAnswersTest, InputsOfTheFuzzer) {
   for (const std::string& bytes : Corpus()) {
     if (bytes.empty()) continue;

@@ -8,6 +8,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -72,8 +73,10 @@ class RunnerCall final : public CallContext {
   void AddInitialMetadata(const std::string&, const std::string&) override {}
 
   void StartRead(grpc::ByteBuffer* message) override {
+    PS_CHECK(!input_ended_) << method_ << " reads after the end of its input";
     Post([this, message] {
       const bool more = read_ < messages_.size();
+      input_ended_ = !more;
       if (more) {
         const grpc::Slice slice(messages_[read_++]);
         *message = grpc::ByteBuffer(&slice, 1);
@@ -131,6 +134,7 @@ class RunnerCall final : public CallContext {
   const std::string method_;
   const std::vector<std::string>& messages_;
   size_t read_ = 0;
+  std::atomic<bool> input_ended_ = false;
   std::vector<grpc::ByteBuffer> answers_;  // one write is outstanding at a time
   CallReactor* reactor_ = nullptr;
   Status status_;
