@@ -48,6 +48,41 @@ TEST(SimtTest, AMissingBarrierShows) {
   EXPECT_GT(wrong, 100);
 }
 
+// Pass within each half of the threads, which have barriers of their own.
+__global__ void PassInHalves(int* out) {
+  auto* shared = SharedMemory<int>();
+  for (int round = 0; round < 3; ++round) {
+    const int thread = static_cast<int>(threadIdx.x), half = thread / 64;
+    shared[thread] = 128 * round + thread;
+    half == 0 ? SyncNamed<1>(64) : SyncNamed<2>(64);
+    out[128 * round + thread] = shared[thread ^ 32];
+    half == 0 ? SyncNamed<1>(64) : SyncNamed<2>(64);
+  }
+}
+
+TEST(SimtTest, NamedBarriersAreForThoseThatNameThem) {
+  const auto device = Open();
+  for (int seed = 0; seed < 10; ++seed) {
+    simt::Seed(seed);
+    std::vector<int> out(3 * 128);
+    device->Launch(PassInHalves, dim3(1), 128, 128 * sizeof(int), out.data());
+    for (int i = 0; i < 3 * 128; ++i) ASSERT_EQ(out[i], i ^ 32);
+  }
+}
+
+__global__ void Transpose(const uint32_t* in, uint32_t* out) {
+  out[threadIdx.x] = TransposeMatrix(in[threadIdx.x]);
+}
+
+TEST(SimtTest, MatricesAreTransposed) {
+  const auto device = Open();
+  uint16_t in[8][8], out[8][8];
+  for (int i = 0; i < 64; ++i) in[i / 8][i % 8] = static_cast<uint16_t>(1000 + i);
+  device->Launch(Transpose, dim3(1), 32, 0, reinterpret_cast<const uint32_t*>(in),
+                 reinterpret_cast<uint32_t*>(out));
+  for (int i = 0; i < 64; ++i) ASSERT_EQ(out[i % 8][i / 8], in[i / 8][i % 8]);
+}
+
 // Every block stores when it came.
 __global__ void Arrive(int32_t* counter, int32_t* order) {
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
