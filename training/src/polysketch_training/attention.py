@@ -116,6 +116,7 @@ class Attention(nn.Module):
         if self.config.attention == "polynomial_square":
             alpha, beta = self.config.polynomial_alpha, self.config.polynomial_beta
             return lambda products: layers.polynomial((products + alpha) / beta, self.coefficients).square()
+        assert self.config.attention == "softmax", self.config.attention
         return None
 
     def _unserved(self, q, k, v, stateful: bool):
