@@ -181,7 +181,8 @@ TEST_F(SessionThreadsTest, ASessionThatIsNotMadeIsUsedByNobody) {
   std::thread making([&] { made = table->Create({"t"}, false, 0s, At(9)).status(); });
   gate_.WaitFor(1);
   std::string second;
-  for (const SessionInfo& one : table->List("t")->sessions) {
+  const auto listing = table->List("t");
+  for (const SessionInfo& one : listing->sessions) {
     if (one.id != first) second = one.id;
   }
   Status used;
