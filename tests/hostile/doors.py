@@ -189,8 +189,7 @@ def texts(size=LARGEST):
 
 def smaller_texts():
     """Which fit, some of them."""
-    yield from texts(MIB)
-    yield from texts(MIB // 4)
+    yield from texts(MIB // 2)
 
 
 def pages():
