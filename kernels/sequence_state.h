@@ -116,6 +116,9 @@ class SequenceState {
   // meanwhile. Nothing else may use a state that is loaded or copied to, except Reset, which
   // abandons it, until EndParts.
   virtual int parts() const { return 1; }
+  // Whether Save writes KV caches block by block, so that states of the same tokens have the same
+  // full blocks.
+  virtual bool saves_blocks() const { return true; }
   // `out` is the same memory as for Save.
   virtual void SavePart(int part, std::span<uint8_t> out) const = 0;
   // INVALID_ARGUMENT if a state of `position` tokens is not saved in `size` bytes.

@@ -122,7 +122,7 @@ class Planner {
   bool ReadsSnapshots(const AttendJob& job) const {
     return shape_.walks && job.count > shape_.few_rows;
   }
-  // Lets a job read snapshot `i` of those from `first` on, which AddBlocks has planned.
+  // Sets the state that a job reads to snapshot first + i; `first` is that of the AddBlocks before.
   void UseSnapshot(int64_t first, int64_t i, AttendJob* job) const {
     job->sums = Snapshot(first + i, 0);
     job->weights = Snapshot(first + i, shape_.snapshot_z);

@@ -92,6 +92,8 @@ class ReferenceState final : public HostState {
   ReferenceState(std::span<const AttentionSpec> layers, bool float64);
 
   std::unique_ptr<SequenceState> Clone() const override;
+  // A head of all tokens at a time.
+  bool saves_blocks() const override { return false; }
   ReferenceLayer& layer(int index) { return static_cast<ReferenceLayer&>(HostState::layer(index)); }
 
  private:

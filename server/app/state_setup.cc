@@ -85,14 +85,12 @@ bool SharesStates(FolderModel* model) {
   return state != nullptr && state->shares();
 }
 
-// Where full blocks of KV caches are in saved states. The reference backend saves a head of all
-// tokens at a time: its states have no blocks.
-StateLayout LayoutOf(const Backend& backend, FolderModel* model) {
-  if (backend.name().starts_with("reference")) return {};
+// Where full blocks of KV caches are in saved states; empty without any.
+StateLayout LayoutOf(FolderModel* model) {
   if (std::ranges::none_of(model->attention(), &AttentionSpec::kv_cache)) return {};
   const std::unique_ptr<SequenceState> state = model->NewState();
-  return state == nullptr ? StateLayout()
-                          : StateLayout(model->attention(), /*block_order=*/state->parts() == 1);
+  if (state == nullptr || !state->saves_blocks()) return {};
+  return StateLayout(model->attention(), /*block_order=*/state->parts() == 1);
 }
 
 // The memory of such a saved state of `tokens` tokens (SequenceState::Memory).
@@ -164,7 +162,7 @@ Result<SessionOptions> MakeSessionOptions(const ServerConfig& config, const Load
                          .has_tokenizer = loaded.tokenizer != nullptr};
   codec.limits.max_state_bytes = MaxStateBytes(loaded);
   codec.encoding = EncodingNamed(config.state_store_format);
-  codec.layout = LayoutOf(*loaded.backend, loaded.model.get());
+  codec.layout = LayoutOf(loaded.model.get());
   options.store = loaded.store.get();
   options.memory = config.session_memory > 0 ? static_cast<size_t>(config.session_memory)
                                              : loaded.engine->stats().state_bytes_limit;
