@@ -24,11 +24,13 @@ struct AttentionRows {
   std::vector<float> near_q, near_k, far_q, far_k, v;
   std::vector<float> log_decay = {};     // [tokens, kv heads]; with a decay gate
   std::vector<float> coefficients = {};  // [heads, power + 1]; polynomial_square
+  bool operator==(const AttentionRows&) const = default;
 };
 
 struct Sequence {
   int tokens = 0;
   std::vector<AttentionRows> layers;
+  bool operator==(const Sequence&) const = default;
 };
 
 inline const std::vector<float>& FarQueries(const AttentionSpec& spec, const AttentionRows& rows) {
