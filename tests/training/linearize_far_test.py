@@ -16,7 +16,7 @@ import torch
 import frame_models
 import linearize_support
 from frames_test import PROBE, instruction_sets
-from linearize_support import LAYERS, LinearizeTest, files_of
+from linearize_support import LAYERS, LinearizeTest
 
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize import command
@@ -232,10 +232,7 @@ class Qwen3Test(LinearizeTest):
         (out / "control/distillation/state.pt").unlink()
         shutil.rmtree(out / "control/model")
         self.run_all(out, *FAR)
-        expected, found = files_of(self.whole), files_of(out)
-        self.assertEqual(list(expected), list(found))
-        for name, content in expected.items():
-            self.assertEqual(content, found[name], name)
+        self.check_same_files(self.whole, out)
 
     def test_other_settings(self):
         for option, words in (

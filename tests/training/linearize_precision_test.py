@@ -10,7 +10,7 @@ import torch
 
 import linearize_support
 from linearize_far_test import FAR
-from linearize_support import LinearizeTest, files_of
+from linearize_support import LinearizeTest
 
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize import command
@@ -89,10 +89,7 @@ class RunTest(LinearizeTest):
         (out / "control/distillation/state.pt").unlink()
         shutil.rmtree(out / "control/model")
         self.run_all(out, *BF16)
-        expected, found = files_of(self.whole), files_of(out)
-        self.assertEqual(list(expected), list(found))
-        for name, content in expected.items():
-            self.assertEqual(content, found[name], name)
+        self.check_same_files(self.whole, out)
 
     def test_other_precision(self):
         words = "transfer was begun with sequences .*'bf16'.*, found .*'f32'"

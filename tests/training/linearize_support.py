@@ -204,6 +204,13 @@ class LinearizeTest(unittest.TestCase):
         with open(path, "r+b") as file:
             file.truncate(path.stat().st_size - lost)
 
+    def check_same_files(self, run: pathlib.Path, other: pathlib.Path) -> None:
+        """Two runs left the same bytes."""
+        expected, found = files_of(run), files_of(other)
+        self.assertEqual(list(expected), list(found))
+        for name, content in expected.items():
+            self.assertEqual(content, found[name], name)
+
 
 def files_of(run: pathlib.Path) -> dict[str, bytes]:
     """What a run leaves, but for its log, its times and TensorBoard's files, which hold times, and its saved state, whose archive

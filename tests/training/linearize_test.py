@@ -260,7 +260,7 @@ class RunTest(LinearizeTest):
                 break
             self.assertEqual(process.returncode, -signal.SIGKILL, stderr)
         self.assertGreaterEqual(kills, 3)
-        self._same(out)
+        self.check_same_files(self.whole, out)
 
     def test_same_bytes_after_a_torn_write_in_each_stage(self):
         """A kill in the middle of a write leaves the first half of the last record."""
@@ -282,13 +282,7 @@ class RunTest(LinearizeTest):
         self.run_all(out, "--max-recall-loss=0.02", "--stop-after=distillation")
         shutil.rmtree(out / "model")  # killed before it was written
         self.run_all(out, "--max-recall-loss=0.02")
-        self._same(out)
-
-    def _same(self, out: pathlib.Path) -> None:
-        expected, found = files_of(self.whole), files_of(out)
-        self.assertEqual(list(expected), list(found))
-        for name, content in expected.items():
-            self.assertEqual(content, found[name], name)
+        self.check_same_files(self.whole, out)
 
     def test_sigterm_leaves_a_state(self):
         out = self.dir / "stopped"
