@@ -1,11 +1,13 @@
 #include "server/http/http_exchange.h"
 
-#include <boost/beast/core/string.hpp>
+#include <algorithm>
 
 namespace polysketch {
 
+// Not boost::beast::iequals: that of Boost 1.74 reads a byte behind texts of other letter case.
 bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
-  return boost::beast::iequals(a, b);
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::ranges::equal(a, b, {}, lower, lower);
 }
 
 std::string_view HttpRequest::Header(std::string_view name) const {

@@ -1,10 +1,10 @@
 #include "server/http/request_head.h"
 
 #include <algorithm>
-#include <boost/beast/core/string.hpp>
 #include <charconv>
 #include <utility>
 
+#include "server/http/http_exchange.h"
 #include "server/http/request_path.h"
 
 namespace polysketch {
@@ -97,7 +97,7 @@ Status CheckFraming(const BeastRequest& head, int64_t max_fields) {
   if (lengths > 0)
     return MalformedRequest("Transfer-Encoding: expected none beside Content-Length");
   if (encodings > 1 || head.version() < 11 ||
-      !beast::iequals(head[http::field::transfer_encoding], "chunked")) {
+      !EqualsIgnoringCase(Value(head, http::field::transfer_encoding), "chunked")) {
     return MalformedRequest("Transfer-Encoding: expected chunked, once and in HTTP/1.1");
   }
   return Status();
@@ -118,7 +118,7 @@ Result<RequestTarget> ParseTarget(std::string_view method, std::string_view targ
     return parsed;
   }
   for (const std::string_view scheme : {"http://", "https://"}) {
-    if (!beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
+    if (!EqualsIgnoringCase(target.substr(0, scheme.size()), scheme)) continue;
     target.remove_prefix(scheme.size());
     const std::string_view authority =
         target.substr(0, std::min(target.size(), target.find_first_of("/?#")));
