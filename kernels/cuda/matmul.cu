@@ -283,7 +283,7 @@ void CudaBackend::Mlp(const MlpWeights& mlp, int64_t rows, float* x, float* scra
   } else if (library_ == nullptr && gates && mlp.gate != GateKind::kUngatedGelu &&
              mlp.up_bias == nullptr) {
     // The library's product and the gate's kernel are faster: 135 us beside 260 us for 8192 rows on
-    // an H200 (docs/gpu.md).
+    // an H200.
     PortableGate(mlp.gate, input.halves, rows, up, gated);
   } else {
     float* both = scratch + rows * up.in();
