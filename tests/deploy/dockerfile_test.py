@@ -3,18 +3,13 @@
 import json
 import re
 import subprocess
+import sys
 import unittest
 
 from support import BIN, DEPLOY, ROOT
 
-
-def instructions(path):
-    """(word, rest) of every instruction, continuation lines joined."""
-    text = re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE)
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        if line.strip():
-            word, rest = line.split(None, 1)
-            yield word, rest.strip()
+sys.path.insert(0, str(DEPLOY / "docker"))
+from image import instructions  # noqa: E402
 
 
 class Stage:
