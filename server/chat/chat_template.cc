@@ -44,12 +44,14 @@ Result<std::optional<std::string>> ReadIfThere(const ModelFolder& folder, const 
 
 // The bytes of a file that the operator names.
 Result<std::optional<std::string>> ReadNamed(const std::string& path) {
-  PS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  if (file.size() > kMaxFileBytes)
+  const Result<MappedFile> file = MappedFile::Open(path);
+  if (!file.ok())
+    return file.status().WithMessage(StrCat("expected a file or plain: ", file.status().message()));
+  if (file->size() > kMaxFileBytes)
     return InvalidArgument(path, ": expected at most ", kMaxFileBytes, " bytes, found ",
-                           file.size());
-  return std::optional<std::string>(std::in_place, reinterpret_cast<const char*>(file.data()),
-                                    file.size());
+                           file->size());
+  return std::optional<std::string>(std::in_place, reinterpret_cast<const char*>(file->data()),
+                                    file->size());
 }
 
 Result<json> ParseConfig(const std::string& path, std::string_view text) {

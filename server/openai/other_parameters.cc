@@ -25,9 +25,10 @@ constexpr std::string_view kIgnored[] = {
     "mm_processor_kwargs",
     // llama.cpp; of samplers, the multiplier says whether they are on
     "id_slot", "slot_id", "n_keep", "n_discard", "n_cache_reuse", "timings_per_token",
-    "return_progress", "response_fields", "parse_tool_calls", "t_max_prompt_ms", "dry_base",
-    "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers", "dynatemp_exponent",
-    "mirostat_tau", "mirostat_eta", "xtc_threshold", "speculative.n_max", "speculative.n_min",
+    "return_progress", "return_tokens", "response_fields", "parse_tool_calls", "sse_ping_interval",
+    "t_max_prompt_ms", "backend_sampling", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+    "dry_sequence_breakers", "dynatemp_exponent", "adaptive_decay", "mirostat_tau", "mirostat_eta",
+    "xtc_threshold", "speculative.types", "speculative.n_max", "speculative.n_min",
     "speculative.p_min",
     // KoboldAI, OpenRouter
     "mode", "models"};
@@ -59,12 +60,15 @@ std::vector<RefusedParameters> AllRefused() {
       {"the server removes nothing from a conversation", {"context_management"}},
       {"the grammar of JSON has its own white space", {"guided_whitespace_pattern"}},
       {"a grammar binds from the first token", {"grammar_lazy", "grammar_triggers"}},
-      {"reasoning has no limit of its own", {"thinking_token_budget=-1"}},
+      {"reasoning has no limit of its own",
+       {"thinking_token_budget=-1", "thinking_budget_tokens=-1", "reasoning_budget_tokens=-1"}},
+      {"a prompt that is truncated keeps its last tokens", {"truncation_side=\"left\""}},
       {"the prompt is text or token ids", {"prompt_embeds"}},
       {"the order of samplers is fixed", {"samplers"}},
       {"an output has no limit of time", {"t_max_predict_ms=0 -1"}},
       {"log-probabilities are those of the model", {"post_sampling_probs"}},
       {"the field of log-probabilities is `logprobs`", {"n_probs=0"}},
+      {"the field of the number of choices is `n`", {"n_cmpl=1"}},
       {"the server has no adapters", {"lora"}},
       // Where an endpoint does not read them.
       {"it is a parameter of another endpoint",

@@ -79,6 +79,8 @@ TEST_F(ExitStatus, OfAServerWithABadCommandLine) {
 
 TEST_F(ExitStatus, OfAServerWithABadModel) {
   ExpectExit(RunServer({"--model", "/nonexistent"}), 1, "/nonexistent/config.json");
+  ExpectExit(RunServer({"--model", DemoModel(), "--listen", "127.0.0.1:0", "--chat-template", "x"}),
+             1, "--chat-template: expected a file or plain: x: No such file or directory");
   for (const std::string name : {"tokenizer.model", "model.safetensors", "config.json"}) {
     fs::copy(fs::path(DemoModel()) / name, folder_ / name, fs::copy_options::overwrite_existing);
   }

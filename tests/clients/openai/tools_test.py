@@ -109,7 +109,15 @@ class ToolClient(ToolServerTest):
                 self.assertGreater(min(cities, numbers), 0.8)
 
     def test_streams(self):
-        """A stream has the calls of the whole answer, whatever else runs."""
+        """A stream has the calls of the whole answer, whatever else runs; an answer in words beside streams has the tokens and the
+        log-probabilities of one alone."""
+
+        def words(i):
+            more = {"seed": i, "max_tokens": 40, "logprobs": True, "top_logprobs": 2}
+            answer = self.client.chat.completions.create(model=MODEL, messages=question(i)[2], **more).choices[0]
+            return [token.model_dump() for token in answer.logprobs.content]
+
+        alone = [words(i) for i in range(5)]
         asked = {"tool_choice": "required", "parallel_tool_calls": False}
         whole = {}
         for i in range(10):
@@ -117,6 +125,8 @@ class ToolClient(ToolServerTest):
             whole[i] = [(call.function.name, call.function.arguments) for call in message.tool_calls]
 
         def stream(i):
+            if i % 6 == 5:
+                self.assertEqual(words(i % 5), alone[i % 5])
             ids, calls, reason = set(), [], None
             for event in self.ask(question(i % 10)[2], **asked, stream=True):
                 choice = event.choices[0]

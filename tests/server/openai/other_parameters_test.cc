@@ -62,10 +62,13 @@ TEST(OtherParameters, ThoseThatWouldChangeAnOutputAreRefused) {
   EXPECT_EQ(ErrorOf(R"("mirostat": 2)"), "mirostat: expected none: the server has no such sampler");
   EXPECT_EQ(ErrorOf(R"("messages": [{"role": "user"}])"),
             "messages: expected none: it is a parameter of another endpoint");
+  EXPECT_EQ(ErrorOf(R"("truncation_side": "right")"),
+            "truncation_side: expected none: a prompt that is truncated keeps its last tokens");
   for (const char* const off :
        {R"("mirostat": 0, "mirostat_tau": 5.0)", R"("typical_p": 1.0)", R"("typical_p": 1)",
         R"("use_beam_search": false)", R"("lora": [])", R"("suffix": "")", R"("tools": [])",
-        R"("tool_choice": "auto")", R"("top_n_sigma": -1.0)", R"("min_tokens": 0)"})
+        R"("tool_choice": "auto")", R"("top_n_sigma": -1.0)", R"("min_tokens": 0)",
+        R"("truncation_side": "left", "n_cmpl": 1, "reasoning_budget_tokens": -1)"})
     EXPECT_EQ(ErrorOf(off), "") << off;
 }
 
