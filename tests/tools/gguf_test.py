@@ -398,6 +398,9 @@ class Conversion(support.ToolTest):
             "a mixture of experts": dict(change=lambda writer: writer.add_expert_count(8)),
             "field llama.attention.sliding_window: not supported": dict(change=lambda writer: writer.add_sliding_window(64)),
             "tensor blk.0.extra.weight: not supported": dict(change=lambda writer: writer.add_tensor("blk.0.extra.weight", np.ones(4, np.float32))),
+            r"\.gguf: tensor extra: expected one of F32, .*, found Q5_K$": dict(
+                change=lambda writer: writer.add_tensor("extra", np.zeros((1, 176), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q5_K)
+            ),
             "tensor blk.1.attn_k.bias: missing": dict(arch="qwen2", drop=["model.layers.1.self_attn.k_proj.bias"]),
             "tensor blk.0.attn_output.bias: missing": dict(change=lambda writer: add_biases(writer, outputs=False)),
             "eos_token_id: expected a token that is used, found 9": dict(change=lambda writer: unused(writer, "eos")),

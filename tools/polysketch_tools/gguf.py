@@ -163,7 +163,7 @@ class Gguf:
         form = gguf_blocks.FORMS.get(kind)
         if form is None:
             known = ", ".join(form.name for form in gguf_blocks.FORMS.values())
-            raise Damage(f"tensor {name}: expected one of {known}, found {gguf_blocks.name_of(kind)}")
+            raise self.error(f"tensor {name}: expected one of {known}, found {gguf_blocks.name_of(kind)}")
         if shape[0] % form.values != 0:
             raise Damage(f"tensor {name}: expected rows of a multiple of {form.values} values, found {shape[0]}")
         return name, form, shape[::-1], self._number("<u8")
