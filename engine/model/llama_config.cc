@@ -57,6 +57,7 @@ constexpr OnlyValue kOnly[] = {
     {"n_routed_experts", "null", "a model without a mixture of experts"},
     {"is_encoder_decoder", "false", "a decoder"},
     {"add_cross_attention", "false", "a decoder without cross attention"},
+    {"is_causal", "true", "a decoder with a causal mask"},
     {"pretraining_tp", "1", "1: products are not divided"},
     {"partial_rotary_factor", "1.0", "1: RoPE rotates whole heads"},
 };
@@ -220,8 +221,10 @@ class LlamaConfigReader {
                                                  " without head_dim, found ", attention.heads));
     }
     attention.head_dim = fields_.Int("head_dim", 2, kHeadDimLimit, head_dim);
-    if (attention.head_dim % 2 != 0 || attention.head_dim < 2) {
-      fields_.Fail("head_dim", StrCat("expected an even number, found ", attention.head_dim));
+    if (attention.head_dim % 2 != 0 || attention.head_dim < 2 ||
+        attention.head_dim > kHeadDimLimit) {  // by division of hidden_size too
+      fields_.Fail("head_dim", StrCat("expected an even number in [2, ", kHeadDimLimit, "], found ",
+                                      attention.head_dim));
     }
     if (family_.power) {
       SymmetricPower();
@@ -429,15 +432,24 @@ class LlamaConfigReader {
   }
 
   void SlidingWindows(const std::vector<std::string>& types) {
-    if (!family_.reads_window) return;
-    const bool on = !family_.window_is_optional || fields_.Bool("use_sliding_window", false);
-    int window = fields_.Int("sliding_window", 1, kPositionsLimit, family_.window);
-    if (IsNull("sliding_window")) window = 0;
+    const bool on = family_.reads_window &&
+                    (!family_.window_is_optional || fields_.Bool("use_sliding_window", false));
+    int window = family_.reads_window
+                     ? fields_.Int("sliding_window", 1, kPositionsLimit, family_.window)
+                     : 0;
+    if (!on || IsNull("sliding_window")) window = 0;
     // A window of all positions is none.
-    if (!on || window == 0 || window >= spec_.context_length) return;
-    if (family_.window_is_optional && !types.empty() && !HasTypeOfEachLayer(types)) return;
+    const bool narrows = window != 0 && window < spec_.context_length;
+    if (!narrows && std::ranges::count(types, kSliding) == 0) return;
+    if (!types.empty() && !HasTypeOfEachLayer(types)) return;
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      if (HasWindow(i, types)) spec_.layers[i].attention.window = window;
+      const bool slides = window != 0 && HasWindow(i, types);
+      if (!types.empty() && types[i] == (slides ? kFull : kSliding) && (narrows || !slides)) {
+        return fields_.Fail("layer_types", StrCat("expected ", slides ? kSliding : kFull,
+                                                  " in layer ", i, ", as ", family_.architecture,
+                                                  " with the other fields has, found ", types[i]));
+      }
+      if (slides && narrows) spec_.layers[i].attention.window = window;
     }
   }
 

@@ -24,6 +24,10 @@ class LlamaReader {
 
   Status ReadAll() {
     const int64_t V = frame_.vocab_size, D = frame_.width;
+    if (frame_.tied) {
+      const int64_t shape[] = {V, D};
+      PS_RETURN_IF_ERROR(reader_.CheckCopy(kOutputMatrix, kEmbedding, shape));
+    }
     PS_ASSIGN_OR_RETURN(weights_->embedding,
                         reader_.ReadVocabulary(kEmbedding, V, D, OfReader({})));
     PS_ASSIGN_OR_RETURN(const StreamNorm norm, NormOfStream("model.norm"));
@@ -45,11 +49,8 @@ class LlamaReader {
     }
     return reader_.CheckAllRead(
         StrCat("a ", spec_.architecture, " model with ", spec_.layers.size(), " layers"),
-        [this](std::string_view name) {
-          // Frequencies of RoPE, which old checkpoints hold and config.json says; a copy of the
-          // embedding.
-          return name.ends_with(".rotary_emb.inv_freq") || (frame_.tied && name == kOutputMatrix);
-        });
+        // Frequencies of RoPE, which old checkpoints hold and config.json says.
+        [](std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); });
   }
 
  private:

@@ -207,6 +207,19 @@ const float* WeightReader::KeepVector(const std::vector<float>& values) {
   return weights_->vectors.back().data();
 }
 
+Status WeightReader::CheckCopy(const std::string& name, const std::string& of,
+                               std::span<const int64_t> shape) {
+  if (!checkpoint_->TypeOf(name)) return Status();
+  PS_ASSIGN_OR_RETURN(const TensorView original, checkpoint_->Get(of, shape));
+  PS_ASSIGN_OR_RETURN(const TensorView copy, checkpoint_->Get(name, shape));
+  const bool equal =
+      copy.type == original.type && std::memcmp(copy.data, original.data, copy.bytes) == 0;
+  checkpoint_->Release(copy);
+  if (equal) return Status();
+  return InvalidArgument("tensor ", name, ": expected the values of ", of,
+                         ", to which config.json ties it, found others");
+}
+
 Status WeightReader::CheckAllRead(std::string_view what,
                                   const std::function<bool(std::string_view)>& ignored) const {
   std::vector<std::string> unused = checkpoint_->UnusedTensors();

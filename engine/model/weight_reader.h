@@ -91,6 +91,9 @@ class WeightReader {
   // RESOURCE_EXHAUSTED, with the name of a tensor, if there is no memory of that size.
   static Status CheckTemporaryMemory(const std::string& name, size_t bytes);
 
+  // INVALID_ARGUMENT if the checkpoint has a tensor `name` whose bytes are not those of `of`.
+  Status CheckCopy(const std::string& name, const std::string& of, std::span<const int64_t> shape);
+
   // INVALID_ARGUMENT for a tensor that was not read, unless `ignored` holds for its name. `what`:
   // of which model.
   Status CheckAllRead(std::string_view what,

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -228,6 +230,11 @@ void Write(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+std::string ReadBytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
 TEST(FramesLoadTest, NamesTensorsThatAreMissingOrTooMany) {
   const testing::TemporaryFolder folder;
   std::filesystem::copy(FramesFolder() / "llama", folder.path(),
@@ -248,8 +255,20 @@ TEST(FramesLoadTest, NamesTensorsThatAreMissingOrTooMany) {
   EXPECT_NE(load("intermediate_size", 35).find("expected shape [35, 24], found [36, 24]"),
             std::string::npos);
   // An output matrix beside a tied embedding is a copy of it.
-  config["tie_word_embeddings"] = true;
-  Write(folder.path() / "config.json", config.dump());
+  EXPECT_NE(load("tie_word_embeddings", true)
+                .find("tensor lm_head.weight: expected the values of model.embed_tokens.weight"),
+            std::string::npos);
+  std::string file = ReadBytes(folder.path() / "model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof(length));
+  const nlohmann::json header = nlohmann::json::parse(file.substr(8, length));
+  const auto data = [&](const char* name) {
+    const std::vector<size_t> range = header.at(name).at("data_offsets");
+    return std::pair(8 + length + range[0], range[1] - range[0]);
+  };
+  const auto [embedding, bytes] = data("model.embed_tokens.weight");
+  file.replace(data("lm_head.weight").first, bytes, file.substr(embedding, bytes));
+  Write(folder.path() / "model.safetensors", file);
   const auto backend = NewReferenceBackend();
   EXPECT_TRUE(FolderModel::Load(folder.path().string(), backend.get(), {}).ok());
 }

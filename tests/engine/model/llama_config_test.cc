@@ -178,6 +178,9 @@ TEST(LlamaConfigTest, WindowsThatSeeEverything) {
   EXPECT_EQ(WindowsOf(With(mistral, {{"sliding_window", nullptr}})), none);
   EXPECT_EQ(WindowsOf(With(mistral, {{"sliding_window", 256}})), none);
   EXPECT_EQ(WindowsOf(mistral), none);  // the window of a config without one is 4096
+  for (const char* type : {"full_attention", "sliding_attention"}) {
+    EXPECT_EQ(WindowsOf(With(mistral, {{"layer_types", std::vector<std::string>(4, type)}})), none);
+  }
   const json qwen2 = With(Of("Qwen2ForCausalLM", "qwen2"), {{"sliding_window", 64}});
   EXPECT_EQ(WindowsOf(qwen2), none);
   EXPECT_EQ(WindowsOf(With(qwen2, {{"use_sliding_window", true}, {"max_window_layers", 4}})), none);
@@ -393,6 +396,7 @@ TEST(LlamaConfigTest, StateBytesOfPublishedShapes) {
 
 TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
   const json qwen2 = Of("Qwen2ForCausalLM", "qwen2");
+  const std::vector<std::string> sliding(4, "sliding_attention");
   const struct {
     json config;
     std::vector<std::string> parts;
@@ -428,6 +432,23 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
                     {"layer_types", {"sliding_attention"}}}),
        {"layer_types", "expected a type for each of 4 layers, found 1"}},
       {With(qwen2, {{"use_sliding_window", true}, {"sliding_window", 0}}), {"sliding_window"}},
+      // Types of layers that the class does not have with the fields beside them.
+      {With(Llama(), {{"layer_types", sliding}}),
+       {"layer_types", "expected full_attention in layer 0, as LlamaForCausalLM",
+        "found sliding_"}},
+      {With(qwen2, {{"sliding_window", 64}, {"layer_types", sliding}}),
+       {"layer_types", "expected full_attention in layer 0, as Qwen2ForCausalLM"}},
+      {With(Of("SmolLM3ForCausalLM", "smollm3"),
+            {{"sliding_window", 64}, {"layer_types", sliding}}),
+       {"layer_types", "expected full_attention in layer 0"}},
+      {With(Of("MistralForCausalLM", "mistral"),
+            {{"sliding_window", 64},
+             {"layer_types",
+              {"sliding_attention", "full_attention", "sliding_attention", "sliding_attention"}}}),
+       {"layer_types", "expected sliding_attention in layer 1, as MistralForCausalLM"}},
+      {With(Of("MistralForCausalLM", "mistral"),
+            {{"sliding_window", nullptr}, {"layer_types", sliding}}),
+       {"layer_types", "expected full_attention in layer 0"}},
       {With(Llama(), {{"layer_types", {"chunked_attention"}}}),
        {"layer_types", "chunked_attention"}},
       {WithSinks(Llama(), "chunks"),
@@ -466,6 +487,8 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
       {With(Llama(), {{"num_key_value_heads", 3}}), {"num_key_value_heads", "divisor"}},
       {With(Llama(), {{"num_attention_heads", 6}}), {"num_attention_heads", "divisor"}},
       {With(Llama(), {{"head_dim", 7}}), {"head_dim", "even"}},
+      {With(Llama(), {{"hidden_size", 8208}}), {"head_dim", "in [2, 1024], found 1026"}},
+      {With(Llama(), {{"is_causal", false}}), {"is_causal", "causal mask", "found false"}},
       {With(Llama(), {{"hidden_size", "64"}}), {"hidden_size", "the string"}},
       {With(Llama(), {{"vocab_size", 1 << 23}}), {"vocab_size", "expected an integer in [2, "}},
       {With(Llama(), {{"eos_token_id", {2, 100}}}), {"eos_token_id", "found the number 100"}},
