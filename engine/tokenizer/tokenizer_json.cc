@@ -92,6 +92,9 @@ class Reader {
     PS_RETURN_IF_ERROR(ReadAddedTokens(Field(root_, "added_tokens")));
     PS_RETURN_IF_ERROR(ReadModel(Field(root_, "model")));
     PS_RETURN_IF_ERROR(Steps("decoder", "decoders", &Reader::ReadDecoder));
+    if (byte_level_ != decodes_byte_level_)
+      return Error("decoder", "expected ", byte_level_ ? "ByteLevel" : "none of ByteLevel",
+                   ", as pre_tokenizer has it, found another");
     PS_RETURN_IF_ERROR(Steps("post_processor", "processors", &Reader::ReadPostProcessor));
     PS_RETURN_IF_ERROR(SetPieces());
     return std::move(out_);
@@ -418,6 +421,7 @@ class Reader {
   // The decoders that undo the supported pre-tokenizers. What they do to each token is known from the
   // model; what is left is the space at the beginning of a text.
   Status ReadDecoder(const json& value, const std::string& type, const std::string& path) {
+    if (type == "ByteLevel") decodes_byte_level_ = true;
     if (type == "ByteLevel" || type == "ByteFallback" || type == "Fuse") return Status();
     if (type == "Metaspace") {
       PS_ASSIGN_OR_RETURN(const std::string scheme, PrependScheme(value, path));
@@ -499,6 +503,7 @@ class Reader {
   int64_t tokens_ = 0;             // of the file
   size_t growth_ = 1;              // of a text, by the texts that normalizers put into it
   bool byte_level_ = false;
+  bool decodes_byte_level_ = false;
   bool byte_fallback_ = false;
   bool marker_ = false;  // decoding makes spaces of U+2581
 };

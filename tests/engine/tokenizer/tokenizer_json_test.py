@@ -294,6 +294,8 @@ class TokenizerJson(unittest.TestCase):
         for part, expected in (
             ({"normalizer": {"type": "Prepend", "prepend": "a" * 1024}}, "normalizer: expected normalizers that make at most 1024 bytes of one"),
             ({"normalizer": {"type": "Sequence", "normalizers": [grows, grows]}}, r"normalizers\[1\]: expected normalizers that make at most 1024 bytes"),
+            ({"decoder": {"type": "ByteLevel"}}, "decoder: expected none of ByteLevel, as pre_tokenizer has it, found another"),
+            ({"pre_tokenizer": {"type": "ByteLevel"}}, "decoder: expected ByteLevel, as pre_tokenizer has it, found another"),
             ({"normalizer": {"type": long}}, r"normalizer.type: expected NFC, .*found a{100,300}\.\.\.$"),
             ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(" * 10**6}, "behavior": "Isolated"}}, r"\({32,100}\.\.\.: parentheses"),
         ):
