@@ -369,13 +369,13 @@ Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool gr
   while (!Fits(shares_, principal, more, grows)) {
     const Iterator victim = Evictable(principal, more, entry);
     if (victim == entries_.end()) {
-      Status status =
-          ResourceExhausted("sessions take ", memory_.bytes(), " bytes of memory, of ",
-                            options_.memory, " (--session-memory), those of this client ",
-                            shares_.Of(principal).principal, ", and ", more,
-                            " more are needed: a client may hold ", kShareOfFree,
-                            " times what is free; delete sessions, or try again later")
-              .WithReason(Reason::kSessionMemoryFull);
+      Status status = ResourceExhausted("sessions take ", options_.memory - free_memory(),
+                                        " bytes of memory, of ", options_.memory,
+                                        " (--session-memory), those of this client ",
+                                        shares_.Of(principal).principal, ", and ", more,
+                                        " more are needed: a client may hold ", kShareOfFree,
+                                        " times what is free; delete sessions, or try again later")
+                          .WithReason(Reason::kSessionMemoryFull);
       const auto wait = TimeUntilFit(principal, more, grows);
       return wait.has_value() ? std::move(status).WithRetryAfter(*wait) : status;
     }

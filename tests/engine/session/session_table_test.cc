@@ -341,6 +341,9 @@ TEST_P(SessionsInMemoryTest, RoomIsFoundBeforeTheWorkAndTheTimeToWaitIsTrue) {
     // What is reserved is not there for others, until the lease ends.
     MakeWithState(table_.get(), user, Keep::kEvictable, &status);
     EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    const std::string message(status.message());
+    ASSERT_TRUE(message.starts_with("sessions take ")) << message;
+    EXPECT_GT(std::stoull(message.substr(14)), table_->stats().memory_bytes);
   }
   MakeWithState(table_.get(), user, Keep::kEvictable, &status);
   EXPECT_TRUE(status.ok()) << status.ToString();
