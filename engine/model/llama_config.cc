@@ -58,7 +58,6 @@ constexpr OnlyValue kOnly[] = {
     {"is_encoder_decoder", "false", "a decoder"},
     {"add_cross_attention", "false", "a decoder without cross attention"},
     {"is_causal", "true", "a decoder with a causal mask"},
-    {"pretraining_tp", "1", "1: products are not divided"},
     {"partial_rotary_factor", "1.0", "1: RoPE rotates whole heads"},
 };
 // The same of the classes of transformers itself, and of the two that come with code of their own.
