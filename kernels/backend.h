@@ -73,6 +73,20 @@ struct MixedSketchInput {
   float* attended = nullptr;  // [M, H d]
 };
 
+// Inputs of Backend::HeadAttention for a batch of M rows, and its scratch.
+struct HeadInput {
+  const float* qkv = nullptr;          // [M, H + 2 Hkv, d]
+  std::span<const int64_t> positions;  // [M]
+  std::span<const float> thetas;       // as in Rope
+  HeadNorms norms;                     // as in RopeAndNorms; q.scale null: none
+  const float* log_decay = nullptr;    // as in AttentionInput
+  const float* coefficients = nullptr;
+  float* far_mass = nullptr;
+  // Scratch.
+  float* qk = nullptr;        // [M, H + Hkv, d]
+  float* attended = nullptr;  // [M, H d]
+};
+
 // What the ops of one step receive besides weights and arrays (Backend::RunStep). Two steps with
 // equal `model` and `variant` call the same ops with the same weights and arrays.
 struct StepInput {
@@ -257,6 +271,20 @@ class Backend {
     Attention(spec, layer, segments, input, attended);
     MatMul(attended, rows, w, nullptr, /*accumulate=*/true, x);
   }
+  // x += Attention w (+ bias) of KV kinds without a far part and of symmetric_power, a fused op:
+  // queries and keys are the heads of qkv, normed and rotated.
+  virtual void HeadAttention(const AttentionSpec& spec, int layer,
+                             std::span<const Segment> segments, const HeadInput& input,
+                             const Matrix& w, const float* bias, float* x) {
+    const auto rows = static_cast<int64_t>(input.positions.size());
+    const AttentionInput of_attention = RotateHeads(spec, input);
+    if (bias == nullptr) {
+      AttentionMatMul(spec, layer, segments, of_attention, rows, w, input.attended, x);
+    } else {
+      Attention(spec, layer, segments, of_attention, input.attended);
+      MatMul(input.attended, rows, w, bias, /*accumulate=*/true, x);
+    }
+  }
   // x += Attention w in learned_sketch_mixed, a fused op: rotated queries and keys, their norms in
   // the near part and their sketches in the far part.
   virtual void MixedSketchAttention(const AttentionSpec& spec, int layer,
@@ -283,6 +311,30 @@ class Backend {
   virtual void LogSigmoid(const float* x, int64_t size, float* out) = 0;
   // out[m] = log sum_j exp(x[m][j]). x [rows, width], out [rows].
   virtual void LogSumExp(const float* x, int64_t rows, int64_t width, float* out) = 0;
+
+  // The inputs of Attention in HeadAttention, with queries and keys in `qk`.
+  AttentionInput RotateHeads(const AttentionSpec& spec, const HeadInput& input) {
+    const HeadShape shape = spec.shape();
+    float *q = input.qk, *k = q + static_cast<int64_t>(input.positions.size()) * shape.q_row();
+    if (input.norms.q.scale != nullptr) {
+      RopeAndNorms(input.qkv, input.positions, shape, input.thetas, input.norms, q, k, q, k);
+    } else {
+      Rope(input.qkv, input.positions, shape, input.thetas, q, k);
+    }
+    AttentionInput out;
+    out.near_q = q;
+    out.near_k = k;
+    if (!spec.kv_cache()) {
+      out.far_q = q;
+      out.far_k = k;
+    }
+    out.v = input.qkv + shape.q_row() + shape.k_row();
+    out.v_stride = shape.row();
+    out.log_decay = input.log_decay;
+    out.coefficients = input.coefficients;
+    out.far_mass = input.far_mass;
+    return out;
+  }
 
   // --- steps ---
 

@@ -173,9 +173,14 @@ void DecoderModel::Layer(int i) {
   } else {
     ops.NormMatMul(space_->x, M, w.attn_norm, *w.qkv, w.qkv_bias, space_->normed, space_->qkv);
   }
+  const bool of_heads = attention.kind == AttentionKind::kSymmetricPower ||
+                        (attention.kv_cache() && !attention.far_part());
   if (attention.kind == AttentionKind::kLearnedSketchMixed) {
     ops.MixedSketchAttention(attention, i, segments_, MixedSketch(attention, w, thetas), *w.out,
                              space_->x);
+  } else if (of_heads) {
+    ops.HeadAttention(attention, i, segments_, Heads(attention, w, thetas), *w.out, w.out_bias,
+                      space_->x);
   } else if (w.out_bias == nullptr) {
     ops.AttentionMatMul(attention, i, segments_, QueriesAndKeys(attention, w, thetas), M, *w.out,
                         space_->attended, space_->x);
@@ -207,6 +212,19 @@ MixedSketchInput DecoderModel::MixedSketch(const AttentionSpec& attention, const
           .attended = space_->attended};
 }
 
+HeadInput DecoderModel::Heads(const AttentionSpec& attention, const LayerWeights& w,
+                              std::span<const float> thetas) {
+  return {.qkv = space_->qkv,
+          .positions = positions_,
+          .thetas = thetas,
+          .norms = {w.q_norm, w.k_norm, /*before_rotation=*/spec_.frame.head_norms},
+          .log_decay = attention.decay_gate ? space_->log_decay : nullptr,
+          .coefficients = w.coefficients,
+          .far_mass = NextFarMass(attention),
+          .qk = space_->qk,
+          .attended = space_->attended};
+}
+
 AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, const LayerWeights& w,
                                             std::span<const float> thetas) {
   const HeadShape shape = attention.shape();
@@ -232,16 +250,13 @@ AttentionInput DecoderModel::QueriesAndKeys(const AttentionSpec& attention, cons
   AttentionInput input;
   input.v = space_->qkv + shape.q_row() + shape.k_row();
   input.v_stride = shape.row();
-  if (attention.kind == AttentionKind::kSymmetricPower) {
-    input.far_q = q;
-    input.far_k = k;
-  } else if (!attention.kv_cache()) {
+  if (!attention.kv_cache()) {
     PS_CHECK(shape.kv_heads == shape.heads) << "grouped queries";
     const int64_t heads = rows * shape.heads;
     FarFeatures(attention, w, q, 2 * heads);
     input.far_q = space_->sketch;
     input.far_k = space_->sketch + heads * attention.far_dim();
-  } else if (attention.far_part()) {
+  } else {
     FarMaps(attention, w, &input);
   }
   if (attention.decay_gate) input.log_decay = space_->log_decay;

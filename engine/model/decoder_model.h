@@ -61,6 +61,8 @@ class DecoderModel final : public FolderModel {
   // What the attention of learned_sketch_mixed takes.
   MixedSketchInput MixedSketch(const AttentionSpec& attention, const LayerWeights& w,
                                std::span<const float> thetas);
+  HeadInput Heads(const AttentionSpec& attention, const LayerWeights& w,
+                  std::span<const float> thetas);
   // Queries and keys that the attention of any other kind compares, from qkv.
   AttentionInput QueriesAndKeys(const AttentionSpec& attention, const LayerWeights& w,
                                 std::span<const float> thetas);

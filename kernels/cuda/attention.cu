@@ -301,7 +301,7 @@ AttentionRunner::Step& AttentionRunner::StepOf(const AttentionSpec& spec) {
 
 void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                           const AttentionInput& input, const Bf16Rows& rows,
-                          const AttentionOutput& out) {
+                          const AttentionOutput& out, const StoreStep& store) {
   Step& step = StepOf(spec);
   Prepare(&step, segments);
   if (!device_->status().ok()) return;
@@ -312,11 +312,11 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   const AttentionShape shape = ShapeOf(spec, place, input, rows, out);
   for (const AttentionPlan& plan : step.plans) {
     if (spec.decay_gate) {
-      RunKernels<true, false>(shape, step, plan);
+      RunKernels<true, false>(shape, step, plan, store);
     } else if (spec.window > 0) {
-      RunKernels<false, true>(shape, step, plan);
+      RunKernels<false, true>(shape, step, plan, store);
     } else {
-      RunKernels<false, false>(shape, step, plan);
+      RunKernels<false, false>(shape, step, plan, store);
     }
   }
   if (prepared_) return;  // Finish follows
@@ -328,39 +328,45 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
 
 template <bool GATED, bool WINDOW>
 void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
-                                 const AttentionPlan& plan) {
+                                 const AttentionPlan& plan, const StoreStep& store) {
   if constexpr (!WINDOW) {
     if (step.shape.walks) {
       return WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
-        RunPlan(GroupKernels<NEAR, POWER, GATED>{{{device_, shape}}}, step, plan);
+        RunPlan(GroupKernels<NEAR, POWER, GATED>{{{device_, shape}}}, step, plan, store);
       });
     }
   }
   switch (TensorHeadSize(step.spec, device_->shared_limit())) {
     case 32:
-      return RunPlan(TensorKernels<32, GATED, WINDOW>{{device_, shape}}, step, plan);
+      return RunPlan(TensorKernels<32, GATED, WINDOW>{{device_, shape}}, step, plan, store);
     case 64:
-      return RunPlan(TensorKernels<64, GATED, WINDOW>{{device_, shape}}, step, plan);
+      return RunPlan(TensorKernels<64, GATED, WINDOW>{{device_, shape}}, step, plan, store);
     case 128:
-      return RunPlan(TensorKernels<128, GATED, WINDOW>{{device_, shape}}, step, plan);
+      return RunPlan(TensorKernels<128, GATED, WINDOW>{{device_, shape}}, step, plan, store);
     default:
       if (step.spec.state_format == StateFormat::kBf16) {
-        RunPlan(GeneralKernels<Bf16, PlaneState, GATED>{device_, shape}, step, plan);
+        RunPlan(GeneralKernels<Bf16, PlaneState, GATED>{device_, shape}, step, plan, store);
       } else {
-        RunPlan(GeneralKernels<float, PlainState, GATED>{device_, shape}, step, plan);
+        RunPlan(GeneralKernels<float, PlainState, GATED>{device_, shape}, step, plan, store);
       }
   }
 }
 
 template <typename Kernels>
-void AttentionRunner::RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan) {
+void AttentionRunner::RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan,
+                              const StoreStep& store) {
   // A kernel with an empty list is not launched.
   kernels.Fold(plan.early_folds, partials_.data());
   kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), step.shape);
   kernels.Walk(plan.early_walks, nullptr, step.shape, nullptr);
   kernels.Copy(plan.copies);
   const int64_t walks = std::ssize(plan.walks.jobs), few = std::ssize(plan.few.jobs);
-  kernels.Store(plan.stores, counters_.data(), CountersOf(step.spec, walks, few));
+  const int64_t counters = CountersOf(step.spec, walks, few);
+  if (store != nullptr) {
+    store(plan.stores, kernels.shape.layer, counters_.data(), counters);
+  } else {
+    kernels.Store(plan.stores, counters_.data(), counters);
+  }
   kernels.Fold(plan.folds, partials_.data());
   kernels.Scan(plan.scans, partials_.data(), snapshots_.data(), step.shape);
   kernels.Walk(plan.walks, snapshots_.data(), step.shape, counters_.data());

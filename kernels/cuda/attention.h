@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <span>
 #include <vector>
@@ -15,6 +16,12 @@
 namespace polysketch::cuda {
 
 struct AttentionShape;
+
+// Stores the keys and values of a step of one token of each sequence in place of StoreTokens
+// (attention_state.cuh): those of jobs, in layer `layer` of their group. Sets `count` counters to
+// zero.
+using StoreStep =
+    std::function<void(const JobList<StoreJob>& jobs, int layer, int32_t* counters, int64_t count)>;
 
 class AttentionRunner {
  public:
@@ -34,11 +41,13 @@ class AttentionRunner {
   // gives up such blocks.
   void Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
            const AttentionInput& input, const AttentionOutput& out) {
-    Run(spec, layer, segments, input, Bf16Rows(), out);
+    Run(spec, layer, segments, input, Bf16Rows(), out, nullptr);
   }
-  // The same with `rows` in place of the queries and keys of `input`. Only if TakesBf16Rows.
+  // The same with `rows` in place of the queries and keys of `input`, only if TakesBf16Rows; and
+  // with `store`, if it is not null, in place of the kernel that stores keys and values.
   void Run(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
-           const AttentionInput& input, const Bf16Rows& rows, const AttentionOutput& out);
+           const AttentionInput& input, const Bf16Rows& rows, const AttentionOutput& out,
+           const StoreStep& store);
   bool TakesBf16Rows(const AttentionSpec& spec) const;
 
  private:
@@ -69,9 +78,11 @@ class AttentionRunner {
   void Upload(Step* step);
   // GATED: with a decay gate. WINDOW: with a window; never both.
   template <bool GATED, bool WINDOW>
-  void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan);
+  void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan,
+                  const StoreStep& store);
   template <typename Kernels>
-  void RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan);
+  void RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan,
+               const StoreStep& store);
 
   Device* const device_;
   std::list<Step> steps_;  // one for each attention of the models

@@ -1,28 +1,32 @@
 // Attention and the product after it. Rows that the next kernel rounds are stored rounded: those of
 // the result for the product, and those of queries and keys for attention.
+#include <algorithm>
+
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/learned_sketch_step.cuh"
 
 namespace polysketch::cuda {
 
 void CudaBackend::AttentionProduct(const AttentionSpec& spec, int layer,
                                    std::span<const Segment> segments, const AttentionInput& input,
-                                   const Bf16Rows& rows, int64_t count, const CudaMatrix& w,
+                                   const Bf16Rows& rows, const StoreStep& store, int64_t count,
+                                   const CudaMatrix& w, const float* bias, float* attended,
                                    float* x) {
+  if (!PassesHalves(count, w)) {
+    attention_.Run(spec, layer, segments, input, rows, {.floats = attended}, store);
+    return MatMul(attended, count, w, bias, /*accumulate=*/true, x);
+  }
   uint16_t* halves = halves_.Grow(device_.get(), count * w.in());
   attention_.Run(spec, layer, segments, input, rows,
-                 {.halves = halves, .bf16 = w.type() == DataType::kBf16});
-  HalvesMatMul(halves, count, w, nullptr, true, x);
+                 {.halves = halves, .bf16 = w.type() == DataType::kBf16}, store);
+  HalvesMatMul(halves, count, w, bias, true, x);
 }
 
 void CudaBackend::AttentionMatMul(const AttentionSpec& spec, int layer,
                                   std::span<const Segment> segments, const AttentionInput& input,
-                                  int64_t rows, const Matrix& matrix, float* attended, float* x) {
-  const CudaMatrix& w = Cast(matrix);
-  if (PassesHalves(rows, w)) {
-    AttentionProduct(spec, layer, segments, input, Bf16Rows(), rows, w, x);
-  } else {
-    Backend::AttentionMatMul(spec, layer, segments, input, rows, matrix, attended, x);
-  }
+                                  int64_t rows, const Matrix& w, float* attended, float* x) {
+  AttentionProduct(spec, layer, segments, input, Bf16Rows(), nullptr, rows, Cast(w), nullptr,
+                   attended, x);
 }
 
 void CudaBackend::MixedSketchAttention(const AttentionSpec& spec, int layer,
@@ -31,8 +35,7 @@ void CudaBackend::MixedSketchAttention(const AttentionSpec& spec, int layer,
                                        float* x) {
   const CudaMatrix& w = Cast(matrix);
   const int64_t rows = std::ssize(input.positions), heads = rows * spec.heads;
-  if (!PassesHalves(rows, w) || !attention_.TakesBf16Rows(spec) || !SketchIsFused(*input.network) ||
-      input.thetas.empty() ||
+  if (!attention_.TakesBf16Rows(spec) || !SketchIsFused(*input.network) || input.thetas.empty() ||
       !NormsHeads(spec.head_dim,
                   {input.qkv, input.qk, input.near_qk, input.near_q_norm.scale,
                    input.near_q_norm.bias, input.near_k_norm.scale, input.near_k_norm.bias})) {
@@ -43,16 +46,45 @@ void CudaBackend::MixedSketchAttention(const AttentionSpec& spec, int layer,
   auto* far_q = reinterpret_cast<uint16_t*>(input.sketch);
   const Bf16Rows rounded{near_q, near_q + heads * spec.head_dim, far_q,
                          far_q + heads * spec.far_dim()};
+  AttentionInput values;
+  values.v = input.qkv + 2 * int64_t{spec.heads} * spec.head_dim;
+  values.v_stride = 3 * int64_t{spec.heads} * spec.head_dim;
+  values.log_decay = input.log_decay;
+  const auto one_token = [](const Segment& segment) { return segment.rows == 1; };
+  const bool decoding =
+      SketchTakesStep(*input.network, 2 * heads) && std::ranges::all_of(segments, one_token);
+  SketchStep step{{input.qkv, UpdateAngles(input.positions, spec.shape(), input.thetas), rows,
+                   spec.heads, spec.heads, spec.head_dim},
+                  input.near_q_norm,
+                  input.near_k_norm,
+                  nullptr,
+                  spec.decay_gate ? input.log_decay : nullptr,
+                  0,
+                  near_q,
+                  far_q,
+                  nullptr,
+                  0};
+  const auto store = [&](const JobList<StoreJob>& jobs, int place, int32_t* counters,
+                         int64_t count) {
+    step.heads.rows = std::ssize(jobs.jobs);
+    step.jobs = jobs.on_device;
+    step.layer = place;
+    step.counters = counters;
+    step.counter_count = static_cast<int>(count);
+    RunSketchStep(*input.network, step);
+  };
+  if (decoding && !segments.empty()) {
+    return AttentionProduct(spec, layer, segments, values, rounded, store, rows, w, nullptr,
+                            input.attended, x);
+  }
+  if (decoding) RunSketchStep(*input.network, step);  // a rehearsal
   RopeAndHeadNorms(input.qkv, input.positions, spec.shape(), input.thetas,
                    {input.near_q_norm, input.near_k_norm}, input.qk,
                    input.qk + heads * spec.head_dim,
                    {.bf16 = {near_q, near_q + heads * spec.head_dim}});
   RunFusedSketch(*input.network, input.qk, 2 * heads, nullptr, far_q);
-  AttentionInput values;
-  values.v = input.qkv + 2 * int64_t{spec.heads} * spec.head_dim;
-  values.v_stride = 3 * int64_t{spec.heads} * spec.head_dim;
-  values.log_decay = input.log_decay;
-  AttentionProduct(spec, layer, segments, values, rounded, rows, w, x);
+  AttentionProduct(spec, layer, segments, values, rounded, nullptr, rows, w, nullptr,
+                   input.attended, x);
 }
 
 }  // namespace polysketch::cuda

@@ -28,6 +28,8 @@
 
 namespace polysketch::cuda {
 
+struct SketchStep;
+
 class CudaBackend final : public Backend {
  public:
   // Opens the first device. FAILED_PRECONDITION if there is none that the backend supports.
@@ -87,6 +89,8 @@ class CudaBackend final : public Backend {
   void AttentionMatMul(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                        const AttentionInput& input, int64_t rows, const Matrix& w, float* attended,
                        float* x) override;
+  void HeadAttention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                     const HeadInput& input, const Matrix& w, const float* bias, float* x) override;
   void MixedSketchAttention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                             const MixedSketchInput& input, const Matrix& w, float* x) override;
   void LogSigmoid(const float* x, int64_t size, float* out) override;
@@ -157,6 +161,9 @@ class CudaBackend final : public Backend {
   bool SketchIsFused(const SketchNetwork& net) const;
   void RunFusedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out,
                       uint16_t* bf16_out);
+  // Whether RunSketchStep takes so many heads, and what it does (learned_sketch_step.cuh).
+  bool SketchTakesStep(const SketchNetwork& net, int64_t rows) const;
+  void RunSketchStep(const SketchNetwork& net, const SketchStep& step);
   // RopeAndNorms in one kernel, for some sizes of heads and aligned arrays: q and k into the two
   // arrays of floats, or, if these are null, rounded into those of bf16.
   struct NormedHeads {
@@ -170,10 +177,12 @@ class CudaBackend final : public Backend {
   // RopeAndNorms with norms before the rotation.
   void NormAndRope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
                    std::span<const float> thetas, const HeadNorms& norms, float* q, float* k);
-  // AttentionMatMul; if `rows` are not null, with these queries and keys. Only if PassesHalves.
+  // AttentionMatMul, with a bias if it is not null; `rows` and `store` as AttentionRunner::Run takes
+  // them.
   void AttentionProduct(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
-                        const AttentionInput& input, const Bf16Rows& rows, int64_t count,
-                        const CudaMatrix& w, float* x);
+                        const AttentionInput& input, const Bf16Rows& rows, const StoreStep& store,
+                        int64_t count, const CudaMatrix& w, const float* bias, float* attended,
+                        float* x);
   // Whether the attention before a product with w may round its result for it.
   static bool PassesHalves(int64_t rows, const CudaMatrix& w);
   void ReserveSampling();

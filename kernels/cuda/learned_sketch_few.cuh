@@ -100,9 +100,29 @@ __device__ __forceinline__ void StoreResults(const FewWarp<D, R>& warp, const fl
   StorePair(to + 8 * kRow, out[2], out[3]);
 }
 
-template <int D, int R, bool kBf16>
+// The rows of a batch: x [count][D], and where their sketches are stored.
+template <int D, int R>
+struct BatchRows {
+  static constexpr int64_t kShared = 0;
+  const float* x;
+  int64_t count;
+  SketchOutput out;
+
+  __device__ __forceinline__ void Load(int64_t row0, int, uint8_t*, float (&tile)[D / 8][4]) const {
+    LoadRows<D>(x, row0, count, tile);
+  }
+  __device__ __forceinline__ void Store(int64_t row0, int row, int, uint8_t*, int column,
+                                        float first, float second) const {
+    out.Store((row0 + row) * R + column, first, second);
+  }
+};
+
+// Rows: BatchRows, or StepRows (learned_sketch_step.cuh). Load and Store get the first row of the
+// thread block's tile, the number of the tile in the thread block, and Rows::kShared bytes of shared
+// memory.
+template <int D, int R, bool kBf16, typename Rows>
 __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
-    SketchFewKernel(NetworkWeights net, const float* x, int64_t rows, SketchOutput out) {
+    SketchFewKernel(NetworkWeights net, const Rows rows) {
   using Few = SketchFew<D, R>;
   using Layout = SketchLayout<D, R>;
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
@@ -114,6 +134,7 @@ __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
       reinterpret_cast<uint16_t*>(results + 2 * Few::kResults) + branch * Layout::kBranch;
   uint16_t* hidden = weights + (2 - branch) * Layout::kBranch + branch * Few::kHidden;
   const FewWarp<D, R> warp{branch, part, weights, hidden, results + branch * Few::kResults};
+  uint8_t* of_rows = SharedMemory<uint8_t>() + Few::kShared;
 
   int64_t row0 = static_cast<int64_t>(blockIdx.x) * Few::kRows;
   LoadChunk<D, R>(net.level[branch][0], part, lane, kWarpSize, weights + Layout::Chunk(0, 0, part));
@@ -123,15 +144,16 @@ __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
   LoadNorms<D, R>(net, Few::kThreads, norms);
   AfterEarlierKernels();
   float input[D / 8][4];
-  LoadRows<D>(x, row0, rows, input);
+  rows.Load(row0, 0, of_rows, input);
   WaitCopies<1>();  // up of the first level: of this warp alone; down: before the next barrier
   __syncthreads();
 
-  for (; row0 < rows; row0 += static_cast<int64_t>(gridDim.x) * Few::kRows) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * Few::kRows;
+  for (int number = 0; row0 < rows.count; row0 += step, ++number) {
     uint32_t a[1][D / 16][4];
     Standardise<D>(kFirstEpsilon, input);
     Scale<D, kBf16>(input, norms + Layout::Norm(branch, 0), a[0]);
-    LoadRows<D>(x, row0 + static_cast<int64_t>(gridDim.x) * Few::kRows, rows, input);
+    rows.Load(row0 + step, number + 1, of_rows, input);
     float sums[4];
     RunPart<0, kBf16>(warp, a, sums);
     StoreResults(warp, sums);
@@ -155,13 +177,11 @@ __global__ void __launch_bounds__(SketchFew<D, R>::kThreads, 1)
     if (branch == 1) continue;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t row = row0 + g + 8 * half;
-      const int column = 8 * part + 2 * t;
-      if (row >= rows) continue;
-      const float2 second =
-          LoadPair(results + Few::kResults + (g + 8 * half) * Few::kResultRow + column);
-      out.Store(row * R + column, Join<R>(sums[2 * half], second.x),
-                Join<R>(sums[2 * half + 1], second.y));
+      const int row = g + 8 * half, column = 8 * part + 2 * t;
+      if (row0 + row >= rows.count) continue;
+      const float2 second = LoadPair(results + Few::kResults + row * Few::kResultRow + column);
+      rows.Store(row0, row, number, of_rows, column, Join<R>(sums[2 * half], second.x),
+                 Join<R>(sums[2 * half + 1], second.y));
     }
   }
 }

@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/backend.h"
-#include "kernels/cuda/norm_row.cuh"
+#include "kernels/cuda/rotated_heads.cuh"
 
 namespace polysketch::cuda {
 namespace {
@@ -21,40 +21,6 @@ __global__ void AnglesKernel(const int64_t* positions, int64_t rows, int head_di
   const double angle = static_cast<double>(thetas[pair]) * static_cast<double>(positions[m]);
   cos_sin[m * head_dim + pair] = static_cast<float>(cos(angle));
   cos_sin[m * head_dim + half + pair] = static_cast<float>(sin(angle));
-}
-
-// Where the heads of q and k are, and their elements. Row r of them is head r % (heads + kv_heads) of
-// token r / (heads + kv_heads), those of q first.
-struct HeadRows {
-  const float* qkv;      // [rows, heads + 2 kv_heads, head_dim]
-  const float* cos_sin;  // null: nothing is rotated
-  int64_t rows;          // tokens
-  int heads, kv_heads, head_dim;
-
-  __host__ __device__ int64_t count() const { return rows * (heads + kv_heads); }
-};
-
-struct HeadRow {
-  int64_t token;
-  const float* from;
-  bool is_key;
-  int64_t to;  // offset in q or in k
-
-  __device__ __forceinline__ HeadRow(const HeadRows& all, int64_t row)
-      : token(row / (all.heads + all.kv_heads)) {
-    const auto head = static_cast<int>(row % (all.heads + all.kv_heads));
-    from = all.qkv + (token * (all.heads + 2 * all.kv_heads) + head) * all.head_dim;
-    is_key = head >= all.heads;
-    to = (is_key ? token * all.kv_heads + head - all.heads : token * all.heads + head) *
-         all.head_dim;
-  }
-};
-
-__device__ __forceinline__ float RotatedFirst(float even, float odd, float cosine, float sine) {
-  return fmaf(even, cosine, -(odd * sine));
-}
-__device__ __forceinline__ float RotatedSecond(float even, float odd, float cosine, float sine) {
-  return fmaf(odd, cosine, even * sine);
 }
 
 // One thread for each element of a head of q or k.
@@ -104,7 +70,9 @@ __global__ void __launch_bounds__(kNormThreads)
       continue;
     }
     const float* cosines = heads.cos_sin + row.token * d;
-    for (int c = 0; c < 4 && i + c < d; c += 2) {
+#pragma unroll
+    for (int c = 0; c < 4; c += 2) {
+      if (i + c >= d) continue;
       const int pair = (i + c) / 2;
       const float even = values[n].v[c], odd = values[n].v[c + 1];
       out[pair] = RotatedFirst(even, odd, cosines[pair], cosines[half + pair]);
@@ -130,22 +98,9 @@ __global__ void __launch_bounds__(kNormThreads) RopeNormKernel(const RopeNorms p
                         static_cast<int>(threadIdx.x) / kLanes;
   const int64_t rows = p.heads.count();
   const HeadRow row(p.heads, index < rows ? index : rows - 1);
-  const int d = p.heads.head_dim, half = d / 2, i = 4 * static_cast<int>(threadIdx.x % kLanes);
+  const int d = p.heads.head_dim, i = 4 * static_cast<int>(threadIdx.x % kLanes);
   Quad values[1] = {};
-  if (i < d) {
-    const float* cos_sin = p.heads.cos_sin + row.token * d;
-    const int pair = i < half ? i : i - half;
-    const Quad cosines = LoadQuad(cos_sin, pair, half, true);
-    const Quad sines = LoadQuad(cos_sin + half, pair, half, true);
-    const Quad first = LoadQuad(row.from, 2 * pair, d, true);
-    const Quad second = LoadQuad(row.from, 2 * pair + 4, d, true);
-    for (int c = 0; c < 4; ++c) {
-      const float even = c < 2 ? first.v[2 * c] : second.v[2 * c - 4];
-      const float odd = c < 2 ? first.v[2 * c + 1] : second.v[2 * c - 3];
-      values[0].v[c] = i < half ? RotatedFirst(even, odd, cosines.v[c], sines.v[c])
-                                : RotatedSecond(even, odd, cosines.v[c], sines.v[c]);
-    }
-  }
+  if (i < d) values[0] = LoadRotated(row.from, p.heads.cos_sin + row.token * d, d, i);
   float* out = (row.is_key ? p.k : p.q) + row.to;
   uint16_t* bf16 = row.is_key ? p.bf16_k : p.bf16_q;
   float* normed = (row.is_key ? p.normed_k : p.normed_q) + row.to;

@@ -90,7 +90,7 @@ TEST_F(AttentionOutputTest, MixedSketchesHaveTheBitsOfTheirOps) {
   const Case cases[] = {
       {1, 64, 32, 80, 170, StateFormat::kBf16, false},  // warpgroups
       {1, 64, 32, 80, 170, StateFormat::kBf16, true},
-      {2, 32, 16, 40, 101, StateFormat::kBf16, false},
+      {2, 32, 16, 40, 100, StateFormat::kBf16, false},  // few rows from the start of a block on
       {1, 128, 16, 24, 60, StateFormat::kBf16, false},
       {1, 32, 8, 24, 60, StateFormat::kBf16, false},
       {2, 32, 16, 24, 60, StateFormat::kF32, false},
@@ -111,7 +111,7 @@ TEST_F(AttentionOutputTest, MixedSketchesHaveTheBitsOfTheirOps) {
       const std::unique_ptr<SequenceState> states[] = {cuda_->NewState({&spec, 1}),
                                                        cuda_->NewState({&spec, 1})};
       // Many rows, then few.
-      for (const int rows : {c.tokens - 20, 1, 16, 3}) {
+      for (const int rows : {c.tokens - 20, 1, 1, 15, 3}) {
         const std::vector<float> qkv = random.Normals(rows * 3 * width);
         std::vector<float> log_decay = random.Normals(rows * c.heads, 0.1);
         for (float& x : log_decay) x = -std::abs(x);
@@ -147,6 +147,132 @@ TEST_F(AttentionOutputTest, MixedSketchesHaveTheBitsOfTheirOps) {
           ASSERT_EQ(out[1][i], out[0][i]) << testing::Describe(spec) << " " << DataTypeName(type)
                                           << ", " << rows << " rows, element " << i;
         }
+      }
+    }
+  }
+}
+
+// A step of one token of each of many sequences, at other positions: more heads than thread blocks
+// take at once.
+TEST_F(AttentionOutputTest, StepsOfManySequencesHaveTheBitsOfTheirOps) {
+  constexpr int kSequences = 37, d = 32;
+  Random random(7);
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kLearnedSketchMixed, 2, d, 16, 8);
+  spec.state_format = StateFormat::kBf16;
+  const int width = 2 * d;
+  const HostWeights weights(random.Normals(width * width), width, width, DataType::kBf16);
+  const auto w = cuda_->PackMatrix(weights.matrix(), false, DataType::kBf16);
+  const testing::NetworkWeights network(d, 16, DataType::kBf16, &random);
+  const auto net = network.Pack(*cuda_, DataType::kBf16);
+  const std::vector<float> norms = random.Normals(4 * d, 0.3, 1), thetas = RopeThetas(d);
+  std::vector<std::unique_ptr<SequenceState>> states[2];
+  for (auto& of_path : states) {
+    for (int i = 0; i < kSequences; ++i) of_path.push_back(cuda_->NewState({&spec, 1}));
+  }
+  // Sequence i joins at step i % 5.
+  for (int step = 0; step < 12; ++step) {
+    std::vector<int> members;
+    for (int i = 0; i < kSequences; ++i) {
+      if (i % 5 <= step) members.push_back(i);
+    }
+    const auto rows = static_cast<int>(members.size());
+    const std::vector<float> qkv = random.Normals(rows * 3 * width);
+    std::vector<int64_t> positions;
+    for (const int i : members) positions.push_back(states[0][i]->position());
+    std::vector<float> scratch[4];
+    for (auto& array : scratch) array.resize(static_cast<size_t>(2 * rows * width));
+    const MixedSketchInput input{.qkv = qkv.data(),
+                                 .positions = positions,
+                                 .thetas = thetas,
+                                 .near_q_norm = {&norms[0], &norms[d]},
+                                 .near_k_norm = {&norms[2 * d], &norms[3 * d]},
+                                 .network = &net->network,
+                                 .qk = scratch[0].data(),
+                                 .near_qk = scratch[1].data(),
+                                 .sketch = scratch[2].data(),
+                                 .attended = scratch[3].data()};
+    std::vector<float> out[2];
+    for (const bool fused : {false, true}) {
+      std::vector<Segment> segments;
+      for (const int i : members) {
+        segments.push_back({states[fused][i].get(), static_cast<int>(std::ssize(segments)), 1});
+      }
+      out[fused].assign(static_cast<size_t>(rows * width), 0.5f);
+      fused ? cuda_->MixedSketchAttention(spec, 0, segments, input, *w, out[1].data())
+            : cuda_->Backend::MixedSketchAttention(spec, 0, segments, input, *w, out[0].data());
+      for (const Segment& segment : segments) segment.state->Advance(1);
+    }
+    for (size_t i = 0; i < out[0].size(); ++i) {
+      ASSERT_EQ(out[1][i], out[0][i]) << "step " << step << ", element " << i;
+    }
+  }
+}
+
+// Kinds that compare heads themselves, from joint queries, keys and values on.
+TEST_F(AttentionOutputTest, HeadsHaveTheBitsOfTheirOps) {
+  struct Case {
+    AttentionKind kind;
+    int heads, kv_heads, head_dim, block;
+    StateFormat format;
+    bool normed, rotated, gated;
+  };
+  const Case cases[] = {
+      {AttentionKind::kSoftmax, 4, 2, 32, 24, StateFormat::kBf16, false, true, false},
+      {AttentionKind::kSoftmax, 2, 1, 128, 8, StateFormat::kBf16, true, true, false},
+      {AttentionKind::kSoftmax, 2, 2, 6, 8, StateFormat::kBf16, true, false, false},
+      {AttentionKind::kSoftmax, 2, 2, 64, 8, StateFormat::kF32, true, true, false},
+      {AttentionKind::kPolynomial, 2, 1, 32, 8, StateFormat::kF32, false, false, false},
+      {AttentionKind::kSymmetricPower, 4, 2, 16, 8, StateFormat::kBf16, true, true, true},
+      {AttentionKind::kSymmetricPower, 2, 1, 32, 8, StateFormat::kF32, false, true, false},
+  };
+  Random random(8);
+  for (const Case& c : cases) {
+    AttentionSpec spec = testing::MakeSpec(c.kind, c.heads, c.head_dim, c.head_dim, c.block);
+    spec.kv_heads = c.kv_heads;
+    spec.state_format = c.format;
+    spec.decay_gate = c.gated;
+    const HeadShape shape = spec.shape();
+    const int d = c.head_dim, in = c.heads * d, out_width = 20;
+    const HostWeights weights(random.Normals(in * out_width), in, out_width, DataType::kBf16);
+    const auto w = cuda_->PackMatrix(weights.matrix(), false, DataType::kBf16);
+    const std::vector<float> norms = random.Normals(2 * d, 0.3, 1),
+                             bias = random.Normals(out_width);
+    HeadNorms of_heads;
+    if (c.normed) {
+      of_heads = {{&norms[0], nullptr, NormKind::kRms}, {&norms[d], nullptr, NormKind::kRms}, true};
+    }
+    std::vector<float> thetas;
+    if (c.rotated) thetas = RopeThetas(d);
+    const std::unique_ptr<SequenceState> states[] = {cuda_->NewState({&spec, 1}),
+                                                     cuda_->NewState({&spec, 1})};
+    for (const int rows : {7, 1, 1, 9, 1}) {
+      const std::vector<float> qkv = random.Normals(rows * shape.row());
+      std::vector<float> log_decay = random.Normals(rows * shape.kv_heads, 0.1);
+      for (float& x : log_decay) x = -std::abs(x);
+      std::vector<int64_t> positions(static_cast<size_t>(rows));
+      std::iota(positions.begin(), positions.end(), states[0]->position());
+      std::vector<float> qk(static_cast<size_t>(rows * (shape.q_row() + shape.k_row())));
+      std::vector<float> attended(static_cast<size_t>(rows * in));
+      const HeadInput input{.qkv = qkv.data(),
+                            .positions = positions,
+                            .thetas = thetas,
+                            .norms = of_heads,
+                            .log_decay = c.gated ? log_decay.data() : nullptr,
+                            .qk = qk.data(),
+                            .attended = attended.data()};
+      const float* added = rows == 9 || c.gated ? bias.data() : nullptr;
+      std::vector<float> out[2];
+      for (const bool fused : {false, true}) {
+        const Segment segment{states[fused].get(), 0, rows};
+        out[fused].assign(static_cast<size_t>(rows * out_width), 0.5f);
+        fused ? cuda_->HeadAttention(spec, 0, {&segment, 1}, input, *w, added, out[1].data())
+              : cuda_->Backend::HeadAttention(spec, 0, {&segment, 1}, input, *w, added,
+                                              out[0].data());
+        segment.state->Advance(rows);
+      }
+      for (size_t i = 0; i < out[0].size(); ++i) {
+        ASSERT_EQ(out[1][i], out[0][i])
+            << testing::Describe(spec) << ", " << rows << " rows, element " << i;
       }
     }
   }

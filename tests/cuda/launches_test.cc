@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/cuda/cuda_test.h"
+#include "tests/engine/model/frame_recording.h"
 #include "tests/engine/model/model_runner.h"
 #include "tests/simt/simt.h"
 #include "tests/testing/random_model.h"
@@ -38,14 +39,14 @@ TEST_F(CudaLaunchesTest, DecodeSteps) {
   const auto folder = testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed_d64_r32";
   const auto model = testing::LoadModel(folder, &cuda_->device(), options);
   const int64_t layers = std::ssize(model->attention());
-  // Of a step: the embedding, the angles and the final norm. Of a layer: norm and qkv, rope and
-  // norms, the sketch, the output, norm and up, the gate, down; of attention the stores and the
-  // parts. The widths of this model leave the gate out of the product: a layer of the paper's model
-  // has one launch less. With more rows than the products norm themselves: two more norms a layer.
-  constexpr int64_t kStep = 3, kLayer = 7, kAttention = 2;
-  EXPECT_EQ(Launches(*model, 1), kStep + (kLayer + kAttention) * layers);
-  EXPECT_EQ(Launches(*model, 16), kStep + (kLayer + kAttention) * layers);
-  EXPECT_EQ(Launches(*model, 20), kStep + (kLayer + kAttention + 2) * layers);
+  // Of a step: the embedding, the angles and the final norm. Of a layer: norm and qkv; rotation,
+  // norms, sketch and stores; the parts of attention; the output; norm and up; the gate; down. The
+  // widths of this model leave the gate out of the product: a layer of the paper's model has one
+  // launch less. With more rows than the products norm themselves: two more norms a layer.
+  constexpr int64_t kStep = 3, kLayer = 7;
+  EXPECT_EQ(Launches(*model, 1), kStep + kLayer * layers);
+  EXPECT_EQ(Launches(*model, 16), kStep + kLayer * layers);
+  EXPECT_EQ(Launches(*model, 20), kStep + (kLayer + 2) * layers);
 }
 
 // With 8-bit and 4-bit weights products of few rows norm and quantise their rows, and take the gate. With
@@ -67,7 +68,24 @@ TEST_F(CudaLaunchesTest, DecodeStepsWithQuantisedWeights) {
   }
 }
 
-// A decay gate costs a launch a layer more: norm, product and logarithm are one kernel.
+// The frames of Hugging Face folders, whose widths leave the gate out of the product: norm and qkv;
+// norms, rotation and stores; attention; the output; norm and up; the gate; down. A decay gate is one
+// more.
+TEST_F(CudaLaunchesTest, DecodeStepsOfFrames) {
+  LoadOptions options;
+  options.weights = DataType::kBf16;
+  options.state_format = StateFormat::kBf16;
+  for (const auto& [frame, kernels] : {std::pair("llama", 7), std::pair("qwen3", 7),
+                                       std::pair("llama_tied_biases", 7), std::pair("brumby", 8)}) {
+    const auto model =
+        testing::LoadModel(testing::FramesFolder() / frame, &cuda_->device(), options);
+    const int64_t layers = std::ssize(model->attention());
+    EXPECT_EQ(Launches(*model, 1), 3 + kernels * layers) << frame;
+    EXPECT_EQ(Launches(*model, 3), 3 + kernels * layers) << frame;
+  }
+}
+
+// A decay gate costs a launch a layer more, for norm, product and logarithm.
 TEST_F(CudaLaunchesTest, DecodeStepsWithAGate) {
   LoadOptions options;
   options.weights = DataType::kBf16;

@@ -43,6 +43,7 @@ int Main(int argc, char** argv) {
   int chunk = 1024;
   std::vector<int> batches = {1, 64};
   std::string weights = "bf16";
+  std::string folder;
   double gigabytes = 4300, teraflops = 800, launch = 2;
   CLI::App app("Launches, bytes and HMMA of the cuda backend's steps, counted under the emulation");
   app.add_option("--width", config.emb_dim, "Width of the model")->capture_default_str();
@@ -56,6 +57,10 @@ int Main(int argc, char** argv) {
   app.add_option("--weights", weights, "Format of the weights")
       ->check(CLI::IsMember({"f32", "f16", "bf16", "q8", "q4"}))
       ->capture_default_str();
+  app.add_option(
+      "--folder", folder,
+      "A model folder, all of whose layers run, in place of a random model; the least is "
+      "its weights then");
   app.add_option("--gigabytes", gigabytes, "GB/s of a kernel")->capture_default_str();
   app.add_option("--teraflops", teraflops, "TFLOP/s of bf16 products")->capture_default_str();
   app.add_option("--launch", launch, "Microseconds of a launch")->capture_default_str();
@@ -71,9 +76,19 @@ int Main(int argc, char** argv) {
     shapes.push_back({"decoding, " + std::to_string(batch) + " sequences", batch, 1, middle});
   }
   const int rows = std::max(chunk, 64);
+  const DataType type = *DataTypeOf(weights);
+  if (!folder.empty()) {
+    testing::CountedModel whole(folder, type, rows);
+    for (const StepShape& shape : shapes) {
+      testing::StepNeeds needs;
+      needs.bytes = static_cast<double>(whole.model->weight_bytes());
+      testing::PrintStep(shape, CountStep(&whole, shape), needs, device);
+      std::fflush(stdout);
+    }
+    return 0;
+  }
   ModelConfig small = config;
   small.num_layers = 1;
-  const DataType type = *DataTypeOf(weights);
   testing::CountedModel one(small, type, rows);
   small.num_layers = 2;
   testing::CountedModel two(small, type, rows);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,16 +73,25 @@ struct CountedModel {
   CountedModel(const ModelConfig& config_, DataType weights, int max_rows) : config(config_) {
     const TemporaryFolder folder;
     WriteRandomModel(folder.path(), config, DataType::kBf16, 1);
-    LoadOptions options;
-    options.weights = weights;
-    options.state_format = StateFormat::kBf16;
-    options.max_step_tokens = max_rows;
-    model = LoadModel(folder.path(), backend.get(), options);
+    Load(folder.path(), weights, max_rows);
+  }
+  // The model of a folder; `config` is not its own.
+  CountedModel(const std::filesystem::path& folder, DataType weights, int max_rows) {
+    Load(folder, weights, max_rows);
   }
 
   const ModelConfig config;
   const std::unique_ptr<cuda::CudaBackend> backend = std::move(cuda::CudaBackend::Open()).value();
   std::unique_ptr<FolderModel> model;
+
+ private:
+  void Load(const std::filesystem::path& folder, DataType weights, int max_rows) {
+    LoadOptions options;
+    options.weights = weights;
+    options.state_format = StateFormat::kBf16;
+    options.max_step_tokens = max_rows;
+    model = LoadModel(folder, backend.get(), options);
+  }
 };
 
 // Counts one step: the forward pass, and the sampling of each sequence's last row. The states are

@@ -169,6 +169,33 @@ class StagedBackend : public ForwardingBackend {
       inner().AttentionMatMul(spec, layer, segments, staged, rows, w, attended.data(), y.data());
     });
   }
+  void HeadAttention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
+                     const HeadInput& input, const Matrix& w, const float* bias,
+                     float* x) override {
+    const auto rows = std::ssize(input.positions);
+    const HeadShape shape = spec.shape();
+    const bool has_coefficients = spec.kind == AttentionKind::kPolynomialSquare;
+    const In qkv(this, input.qkv, rows * shape.row());
+    const In log_decay(this, input.log_decay, spec.decay_gate ? rows * shape.kv_heads : 0);
+    const In coefficients(this, input.coefficients,
+                          has_coefficients ? int64_t{spec.heads} * (spec.power + 1) : 0);
+    const NormArrays q_norm(this, input.norms.q, spec.head_dim);
+    const NormArrays k_norm(this, input.norms.k, spec.head_dim);
+    const OptionalIn added(this, bias, w.out());
+    const BackendArray qk(&inner(), static_cast<size_t>(rows * (shape.q_row() + shape.k_row())));
+    const BackendArray attended(&inner(), static_cast<size_t>(rows * w.in()));
+    Out y(this, x, rows * w.out());
+    inner().HeadAttention(spec, layer, segments,
+                          {.qkv = qkv.data(),
+                           .positions = input.positions,
+                           .thetas = input.thetas,
+                           .norms = {q_norm.norm, k_norm.norm, input.norms.before_rotation},
+                           .log_decay = log_decay.data(),
+                           .coefficients = coefficients.data(),
+                           .qk = qk.data(),
+                           .attended = attended.data()},
+                          w, added.data(), y.data());
+  }
   void MixedSketchAttention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                             const MixedSketchInput& input, const Matrix& w, float* x) override {
     const auto rows = std::ssize(input.positions);
