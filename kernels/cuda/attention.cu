@@ -194,24 +194,29 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
     device->Launch(AttendTiles<D, GATED, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
-  // Whether AttendSteps computes the jobs of few rows: rows of one token that give every
-  // multiprocessor an item.
+  // Whether AttendSteps computes the jobs of few rows, if its ring fits: rows of one token that give
+  // every multiprocessor an item.
   bool InSteps(const AttentionPlan& plan) const {
     return WantsSteps() && plan.max_rows == 1 && plan.max_parts <= kMaxStepParts &&
-           std::ssize(plan.few.jobs) * shape.heads >= device->multiprocessors() &&
-           StepMemory<D>::Bytes(shape.far_dim, shape.near_dim) <= device->shared_limit();
+           std::ssize(plan.few.jobs) * shape.heads >= device->multiprocessors();
   }
-  void Steps(const AttentionPlan& plan) const {
+  // Returns whether the ring fits a thread block of this device.
+  template <int STAGES>
+  bool Steps(const AttentionPlan& plan) const {
+    const int64_t shared = StepMemory<D, STAGES>::Bytes(shape.far_dim, shape.near_dim);
+    if (shared > device->shared_limit()) return false;
     const auto blocks = static_cast<unsigned>(device->multiprocessors());
-    device->LaunchDependent(
-        AttendSteps<D, GATED, WINDOW>, dim3(blocks), kStepThreads,
-        StepMemory<D>::Bytes(shape.far_dim, shape.near_dim), shape, plan.few.on_device,
-        static_cast<int>(std::ssize(plan.few.jobs)) * shape.heads, Divisor(shape.heads));
+    device->LaunchDependent(AttendSteps<D, GATED, WINDOW, STAGES>, dim3(blocks),
+                            kStepThreads<STAGES>, shared, shape, plan.few.on_device,
+                            static_cast<int>(std::ssize(plan.few.jobs)) * shape.heads,
+                            Divisor(shape.heads));
+    return true;
   }
   void Few(const AttentionPlan& plan, float* results, int32_t* arrivals) const {
-    if constexpr (D <= 64) {  // the ring of larger heads fits no device
-      if (InSteps(plan)) return Steps(plan);
-      if (device->rehearsing()) Steps(plan);
+    if constexpr (D <= 64) {  // rings of larger heads fit few devices
+      const bool steps = (InSteps(plan) || device->rehearsing()) &&
+                         (Steps<kStepStages>(plan) || Steps<kFewStepStages>(plan));
+      if (steps && !device->rehearsing()) return;
     }
     const auto parts = static_cast<unsigned>(plan.max_parts);
     device->LaunchDependent(AttendParts<D, GATED, WINDOW>, Grid(plan.few, shape.heads, parts),

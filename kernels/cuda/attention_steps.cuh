@@ -1,8 +1,8 @@
 // Decoding of many sequences: one row each. Thread blocks as many as multiprocessors take the items
 // (row, head) in turn. Four warps copy the parts of all items (attention_parts.cuh), one after the
-// other, into a ring; eight warps compute a part each, of which the last of an item joins all in
-// order, in shared memory. So the copies never wait for a sum, and no partial result is in device
-// memory. The bits are those of AttendParts.
+// other, into a ring; a warp for each stage computes the parts that come there, and the last one of
+// an item joins all in order, in shared memory. So the copies never wait for a sum, and no partial
+// result is in device memory. The bits are those of AttendParts.
 #pragma once
 
 #include "kernels/cuda/attention_tensor.cuh"
@@ -11,50 +11,51 @@
 
 namespace polysketch::cuda {
 
-constexpr int kStepWarps = 8;    // that compute
-constexpr int kStepFillers = 4;  // warps that copy
-constexpr int kStepThreads = (kStepWarps + kStepFillers) * kWarpSize;
-constexpr int kStepStages = 8;
-constexpr int kMaxStepParts = 16;  // of an item
-// Piece i is copied after piece i - kStepStages was released, which is after its item's counter was
-// raised and, by the last warp of the item, after the item was joined. So the pieces that are not
-// released are among kStepStages ones in a row, and with them the items that are not joined.
-constexpr int kStepResults = kMaxStepParts + kStepStages;
-constexpr int kStepItems = kStepStages;
+constexpr int kStepFillers = 4;                     // warps that copy
+constexpr int kStepStages = 8, kFewStepStages = 4;  // of the ring; the fewer fit 99 KB
+constexpr int kMaxStepParts = 16;                   // of an item
+// STAGES, here and below: of the ring, and warps that compute. More warps would have no piece to
+// compute, and would wait for one whose predecessor in its stage is another's (CopyRing::Await).
+template <int STAGES>
+constexpr int kStepThreads = (STAGES + kStepFillers) * kWarpSize;
 
-template <int D>
+// Piece i is copied after piece i - STAGES was released, which is after its item's counter was
+// raised and, by the last warp of the item, after the item was joined. So the pieces that are not
+// released are among STAGES ones in a row, and with them the items that are not joined.
+template <int D, int STAGES>
 struct StepMemory {
-  using Ring = CopyRing<kStepStages>;
+  using Ring = CopyRing<STAGES>;
+  static constexpr int kResults = kMaxStepParts + STAGES, kItems = STAGES;
   static __host__ __device__ int64_t Bytes(int far_dim, int near_dim) {
     return Ring::SharedBytes(PartBuffer<D>::Bytes(near_dim)) +
-           kStepWarps * QueryBytes(16, far_dim, near_dim) +
-           kStepResults * RowResult<D>() * sizeof(float) + kStepItems * sizeof(int32_t);
+           STAGES * QueryBytes(16, far_dim, near_dim) + kResults * RowResult<D>() * sizeof(float) +
+           kItems * sizeof(int32_t);
   }
   __device__ StepMemory(uint8_t* shared, int far_dim, int near_dim)
       : ring(shared, static_cast<int>(PartBuffer<D>::Bytes(near_dim))),
         query_bytes(QueryBytes(16, far_dim, near_dim)) {
     queries = shared + Ring::SharedBytes(PartBuffer<D>::Bytes(near_dim));
-    results = reinterpret_cast<float*>(queries + kStepWarps * query_bytes);
-    arrivals = reinterpret_cast<int32_t*>(results + kStepResults * RowResult<D>());
+    results = reinterpret_cast<float*>(queries + STAGES * query_bytes);
+    arrivals = reinterpret_cast<int32_t*>(results + kResults * RowResult<D>());
   }
   __device__ __forceinline__ float* Result(uint32_t piece) const {
-    return results + piece % kStepResults * RowResult<D>();
+    return results + piece % kResults * RowResult<D>();
   }
 
   const Ring ring;
   const int64_t query_bytes;
-  uint8_t* queries;   // [kStepWarps]
-  float* results;     // [kStepResults][RowResult]
-  int32_t* arrivals;  // [kStepItems]
+  uint8_t* queries;   // [STAGES]
+  float* results;     // [kResults][RowResult]
+  int32_t* arrivals;  // [kItems]
 };
 
 // Computes piece `piece`, part `part` of an item; joins the item if it is the last part to come.
 // item: its number in this thread block. first: its first piece.
-template <int D, bool GATED, bool WINDOW>
+template <int D, bool GATED, bool WINDOW, int STAGES>
 __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const AttendJob& job,
                                            int head, const PartList<WINDOW>& parts, uint32_t item,
                                            uint32_t first, uint32_t piece,
-                                           const StepMemory<D>& memory) {
+                                           const StepMemory<D, STAGES>& memory) {
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const Queries queries(shape, job, head, memory.queries + warp * memory.query_bytes, 16, 1, lane,
                         kWarpSize);
@@ -66,7 +67,7 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
                            buffer, &sums);
   StoreResults(job.count, sums, [&](int) { return memory.Result(piece); });
   __syncwarp();
-  int32_t* arrivals = memory.arrivals + item % kStepItems;
+  int32_t* arrivals = memory.arrivals + item % memory.kItems;
   int32_t before = 0;
   if (lane == 0) before = CountArrivalInBlock(arrivals);
   bool last = __shfl_sync(kFullWarp, before, 0) + 1 == parts.size();
@@ -82,16 +83,16 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
 }
 
 // Jobs of one row with at most kMaxStepParts parts. items: jobs times heads.
-template <int D, bool GATED, bool WINDOW>
-__global__ void __launch_bounds__(kStepThreads, 1)
+template <int D, bool GATED, bool WINDOW, int STAGES>
+__global__ void __launch_bounds__(kStepThreads<STAGES>, 1)
     AttendSteps(AttentionShape shape, const AttendJob* jobs, int items, Divisor heads) {
   AfterEarlierKernels();
-  const StepMemory<D> memory(SharedMemory<uint8_t>(), shape.far_dim, shape.near_dim);
+  const StepMemory<D, STAGES> memory(SharedMemory<uint8_t>(), shape.far_dim, shape.near_dim);
   const int thread = threadIdx.x, warp = thread / kWarpSize;
   if (thread == 0) memory.ring.Init(kStepFillers * kWarpSize, 1);
-  if (thread < kStepItems) memory.arrivals[thread] = 0;
+  if (thread < memory.kItems) memory.arrivals[thread] = 0;
   // The rows after the first one of each tile of queries stay zero.
-  for (int i = thread; i < kStepWarps * memory.query_bytes / 16; i += kStepThreads) {
+  for (int i = thread; i < STAGES * memory.query_bytes / 16; i += kStepThreads<STAGES>) {
     reinterpret_cast<uint4*>(memory.queries)[i] = uint4{};
   }
   __syncthreads();
@@ -101,18 +102,20 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     const AttendJob& job = jobs[of_jobs];
     const PartList<WINDOW> parts(shape, job, job.block_offset);
     const auto count = static_cast<uint32_t>(parts.size());
-    if (warp >= kStepWarps) {
+    if (warp >= STAGES) {
       for (uint32_t i = 0; i < count; ++i) {
         const PartBuffer<D> buffer(memory.ring.Begin(first + i), shape.near_dim);
         LoadPart<D, GATED>(shape, job, KvHead(shape, head), parts, static_cast<int>(i), buffer,
-                           thread - kStepWarps * kWarpSize, kStepFillers * kWarpSize);
+                           thread - STAGES * kWarpSize, kStepFillers * kWarpSize);
         memory.ring.End(first + i);
       }
     } else {
-      // Piece i is of warp i % kStepWarps.
-      uint32_t i = (warp + kStepWarps - first % kStepWarps) % kStepWarps;
-      for (; i < count; i += kStepWarps) {
-        AttendStep<D, GATED>(shape, job, head, parts, number, first, first + i, memory);
+      // Each stage is of one warp; the fault: of another one in each item.
+      const uint32_t turn = PS_PLANTED(STEP_TURN) ? number : 0;
+      uint32_t i = (warp + STAGES - (first + turn) % STAGES) % STAGES;
+      for (; i < count; i += STAGES) {
+        AttendStep<D, GATED, WINDOW, STAGES>(shape, job, head, parts, number, first, first + i,
+                                             memory);
       }
     }
     first += count;

@@ -187,7 +187,8 @@ class CopyRing {
 #endif
   }
 
-  // A reader: waits until piece `i` has come.
+  // A reader: waits until piece `i` has come. It must know that the one before in this stage has
+  // come, as when it has read it: parity does not tell that piece's predecessor from piece `i`.
   __device__ __forceinline__ uint8_t* Await(uint32_t i) const {
     const uint32_t round = PS_PLANTED(RING_PARITY) ? Round(i) ^ 1 : Round(i);
     if (!PS_PLANTED(RING_WAIT)) AwaitPhase(full_ + i % kStages, round);

@@ -1,6 +1,9 @@
-// Devices whose thread blocks have 99 KB of shared memory (compute capability 8.6 and 8.9): serving
-// takes kernels that fit, training refuses what does not fit. Under the emulation only, which ends
-// the program when a kernel asks for more than the limit.
+// Devices whose thread blocks have 99 KB of shared memory (compute capability 8.6, 8.9 and 12.0):
+// serving takes kernels that fit, training refuses what does not fit. Under the emulation only, which
+// ends the program when a kernel asks for more than the limit.
+#include <algorithm>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +12,7 @@
 #include "tests/cuda/training_case.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/attention_oracle.h"
+#include "tests/simt/counts.h"
 #include "tests/simt/simt.h"
 
 namespace polysketch {
@@ -30,6 +34,63 @@ class SharedLimitTest : public testing::CudaTest {
     simt::SetSharedLimit(227 << 10);
   }
 };
+
+// The kernels that run `run`.
+template <typename Run>
+std::set<std::string> KernelsOf(const Run& run) {
+  simt::StartCounting();
+  run();
+  std::set<std::string> names;
+  for (const simt::KernelCount& kernel : simt::StopCounting()) {
+    names.insert(simt::KernelName(kernel.kernel));
+  }
+  return names;
+}
+
+bool HasName(const std::set<std::string>& names, const std::string& part) {
+  return std::ranges::any_of(
+      names, [&](const std::string& name) { return name.find(part) != std::string::npos; });
+}
+
+// The paper's shape has its fast kernels on such a device too: walks and warpgroups for prompts, and
+// the ring of decoding steps with fewer stages. Its bits are those of a device with more memory.
+TEST_F(SharedLimitTest, TheFastKernelsRunWhereTheyFit) {
+  Random random(4);
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kLearnedSketchMixed, 2, 64, 32, 64);
+  spec.state_format = StateFormat::kBf16;
+  constexpr int kTokens = 70;
+  const Sequence sequence = testing::RandomSequence(spec, kTokens, &random);
+  std::vector<std::vector<float>> out[2];
+  for (const bool large : {false, true}) {
+    simt::SetSharedLimit(large ? 227 << 10 : kLimit);
+    CudaTest::SetUp();  // a backend of such a device
+    // Four sequences, so that each multiprocessor has an item.
+    std::vector<std::unique_ptr<testing::Runner>> runners;
+    std::vector<testing::Part> whole, one;
+    for (int i = 0; i < 4; ++i) {
+      runners.push_back(std::make_unique<testing::Runner>(*cuda_, spec, sequence));
+      whole.push_back({runners.back().get(), 66});
+      one.push_back({runners.back().get(), 1});
+    }
+    const auto prompt = KernelsOf([&] { testing::Step(*cuda_, spec, whole); });
+    EXPECT_TRUE(HasName(prompt, "WalkSegments"));
+    EXPECT_TRUE(HasName(prompt, "AttendGroups"));
+    const auto steps = KernelsOf([&] {
+      for (int i = 66; i < kTokens; ++i) testing::Step(*cuda_, spec, one);
+    });
+    const char* stages = large ? "8" : "4";
+    EXPECT_TRUE(HasName(steps, std::string("AttendSteps<64, false, false, ") + stages))
+        << ::testing::PrintToString(steps);
+    EXPECT_FALSE(HasName(steps, "AttendParts"));
+    out[large] = runners[0]->outputs;
+    for (const auto& runner : runners) EXPECT_EQ(runner->outputs, out[large]);
+  }
+  for (size_t t = 0; t < out[1].size(); ++t) {
+    for (size_t i = 0; i < out[1][t].size(); ++i) {
+      ASSERT_EQ(out[0][t][i], out[1][t][i]) << "part " << t << " element " << i;
+    }
+  }
+}
 
 TEST_F(SharedLimitTest, EveryKindIsItsDefinition) {
   Random random(1);
