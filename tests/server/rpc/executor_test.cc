@@ -26,18 +26,6 @@ TEST(ExecutorTest, InTheOrderOfPosting) {
   EXPECT_EQ(order.size(), 100u);
 }
 
-TEST(ExecutorTest, OwnersTakeTurns) {
-  std::string order;
-  Executor executor(1);
-  executor.Hold();
-  const auto post = [&](const std::string& owner) {
-    executor.Post([&order, owner] { order += owner; }, {owner});
-  };
-  for (const char* owner : {"a", "a", "a", "a", "b", "c", "b"}) post(owner);
-  executor.Stop();
-  EXPECT_EQ(order, "abcabaa");
-}
-
 // Pieces of work that wait until they are released.
 class Blocking {
  public:
@@ -79,6 +67,21 @@ class Blocking {
   int ended_ = 0;
   bool released_ = false;
 };
+
+TEST(ExecutorTest, OwnersTakeTurns) {
+  std::string order;
+  Executor executor(1);
+  Blocking first;  // the others are all posted before one of them runs
+  first.Post(&executor, "first");
+  ASSERT_TRUE(first.Reaches("first", 1));
+  const auto post = [&](const std::string& owner) {
+    executor.Post([&order, owner] { order += owner; }, {owner});
+  };
+  for (const char* owner : {"a", "a", "a", "a", "b", "c", "b"}) post(owner);
+  first.Release();
+  executor.Stop();
+  EXPECT_EQ(order, "abcabaa");
+}
 
 TEST(ExecutorTest, AnOwnerLeavesThreadsForOthers) {
   Blocking blocking;
