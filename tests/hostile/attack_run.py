@@ -29,6 +29,7 @@ REQUEST_MEMORY = 128  # MiB
 GRAMMAR_MEMORY = 96  # MiB
 GRAMMAR_SPARE = 32  # MiB that the processes of grammars take in the time between two looks at them, on a few cores
 SPARE = 64  # MiB, for buffers of sockets, stacks and what the allocator keeps
+SLOTS = 16  # the default of --max-sequences
 LONGEST_GAP = 1.0
 LONGEST_PROBE = 2.0
 STALL_SECONDS = 1
@@ -140,11 +141,17 @@ HEADER = ("| attack | start, MiB | peak, MiB | gap, s | new call, s | probe, s |
 
 
 def warm_up(server, tls=None):
-    """Every slot, so that its memory counts as memory of the start."""
-    threads = [threading.Thread(target=serving.completion, args=(server.grpc, f"Warm {number}", 8), kwargs={"tls": tls})
-               for number in range(16)]
+    """Fills every slot at once, so that its memory counts as memory of the start. Completions that follow one another, as those
+    of a busy machine may, take one slot again and again."""
+    filled = threading.Event()
+    threads = [threading.Thread(target=serving.completion_until, args=(filled, server.grpc, f"Warm {number}"), kwargs={"tls": tls})
+               for number in range(SLOTS)]
     for thread in threads:
         thread.start()
+    try:
+        serving.wait_until(lambda: server.metrics()["polysketch_num_requests_running"] == SLOTS, f"{SLOTS} filled slots")
+    finally:
+        filled.set()
     for thread in threads:
         thread.join()
     serving.wait_until(lambda: idle(server) is not None, "an idle server", 10)

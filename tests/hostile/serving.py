@@ -20,6 +20,7 @@ import messages
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", ROOT / "build/cpu/bin"))
 MIB = 1 << 20
+MOST_TOKENS = 100_000
 PATIENCE = 60.0  # seconds before something counts as hung
 
 
@@ -209,5 +210,17 @@ def completion(address, prompt="It was a fine morning in May, and", max_tokens=1
         while (got := call.receive(timeout)) is not None:
             tokens += messages.delta_tokens(got[1])
         return tokens, call.status
+    finally:
+        connection.close()
+
+
+def completion_until(ended, address, prompt, tls=None):
+    """A completion without an end that is read until the event `ended`, then cancelled."""
+    connection = http2.Connection(address, tls=tls)
+    try:
+        call = connection.call("Complete", [])
+        call.send(messages.complete_request(prompt, MOST_TOKENS), end=True)
+        while not ended.is_set() and call.receive(PATIENCE) is not None:
+            pass
     finally:
         connection.close()
