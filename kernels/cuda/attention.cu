@@ -366,9 +366,10 @@ void AttentionRunner::RunPlan(const Kernels& kernels, const Step& step, const At
   kernels.Walk(plan.early_walks, nullptr, step.shape, nullptr);
   kernels.Copy(plan.copies);
   const int64_t walks = std::ssize(plan.walks.jobs), few = std::ssize(plan.few.jobs);
-  const int64_t counters = CountersOf(step.spec, walks, few);
+  const auto counters = static_cast<int32_t>(CountersOf(step.spec, walks, few));
   if (store != nullptr) {
-    store(plan.stores, kernels.shape.layer, counters_.data(), counters);
+    store({plan.stores.on_device, std::ssize(plan.stores.jobs), kernels.shape.layer, counters,
+           counters_.data()});
   } else {
     kernels.Store(plan.stores, counters_.data(), counters);
   }

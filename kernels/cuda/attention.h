@@ -17,11 +17,7 @@ namespace polysketch::cuda {
 
 struct AttentionShape;
 
-// Stores the keys and values of a step of one token of each sequence in place of StoreTokens
-// (attention_state.cuh): those of jobs, in layer `layer` of their group. Sets `count` counters to
-// zero.
-using StoreStep =
-    std::function<void(const JobList<StoreJob>& jobs, int layer, int32_t* counters, int64_t count)>;
+using StoreStep = std::function<void(const StoredStep&)>;
 
 class AttentionRunner {
  public:

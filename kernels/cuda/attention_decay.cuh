@@ -96,4 +96,11 @@ __device__ __forceinline__ void StoreDecaySums(const AttentionShape& shape, cons
   }
 }
 
+// The same of a job of one token of a block buffer.
+__device__ __forceinline__ void StoreDecaySum(const StoreJob& job, int layer, int head,
+                                              float log_decay) {
+  float* sums = At<float>(job.to.decay_sums, layer, head) + job.first;
+  sums[0] = (job.first > 0 ? sums[-1] : 0.0f) + log_decay;
+}
+
 }  // namespace polysketch::cuda

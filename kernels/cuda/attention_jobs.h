@@ -37,6 +37,17 @@ struct StoreJob {
   int32_t first = 0;
 };
 
+// What a kernel stores in the place of StoreTokens (attention_state.cuh) in a step of one token of each
+// sequence: the keys and values of the jobs, in layer `layer` of their group. It sets the counters of
+// the attention kernels to zero.
+struct StoredStep {
+  const StoreJob* jobs = nullptr;  // one for each token
+  int64_t tokens = 0;
+  int32_t layer = 0;
+  int32_t counter_count = 0;
+  int32_t* counters = nullptr;
+};
+
 // Copies the first `count` tokens of a block buffer to the workspace.
 struct CopyJob {
   TokenArrays from, to;

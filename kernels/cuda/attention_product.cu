@@ -7,6 +7,10 @@
 
 namespace polysketch::cuda {
 
+bool CudaBackend::OneTokenEach(std::span<const Segment> segments) {
+  return std::ranges::all_of(segments, [](const Segment& segment) { return segment.rows == 1; });
+}
+
 void CudaBackend::AttentionProduct(const AttentionSpec& spec, int layer,
                                    std::span<const Segment> segments, const AttentionInput& input,
                                    const Bf16Rows& rows, const StoreStep& store, int64_t count,
@@ -50,27 +54,18 @@ void CudaBackend::MixedSketchAttention(const AttentionSpec& spec, int layer,
   values.v = input.qkv + 2 * int64_t{spec.heads} * spec.head_dim;
   values.v_stride = 3 * int64_t{spec.heads} * spec.head_dim;
   values.log_decay = input.log_decay;
-  const auto one_token = [](const Segment& segment) { return segment.rows == 1; };
-  const bool decoding =
-      SketchTakesStep(*input.network, 2 * heads) && std::ranges::all_of(segments, one_token);
+  const bool decoding = SketchTakesStep(*input.network, 2 * heads) && OneTokenEach(segments);
   SketchStep step{{input.qkv, UpdateAngles(input.positions, spec.shape(), input.thetas), rows,
                    spec.heads, spec.heads, spec.head_dim},
                   input.near_q_norm,
                   input.near_k_norm,
-                  nullptr,
+                  {},
                   spec.decay_gate ? input.log_decay : nullptr,
-                  0,
                   near_q,
-                  far_q,
-                  nullptr,
-                  0};
-  const auto store = [&](const JobList<StoreJob>& jobs, int place, int32_t* counters,
-                         int64_t count) {
-    step.heads.rows = std::ssize(jobs.jobs);
-    step.jobs = jobs.on_device;
-    step.layer = place;
-    step.counters = counters;
-    step.counter_count = static_cast<int>(count);
+                  far_q};
+  const auto store = [&](const StoredStep& stored) {
+    step.heads.rows = stored.tokens;
+    step.stored = stored;
     RunSketchStep(*input.network, step);
   };
   if (decoding && !segments.empty()) {

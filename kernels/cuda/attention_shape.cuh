@@ -136,6 +136,11 @@ __device__ __forceinline__ T* Array(const HeadArray& array, uint8_t* const* tabl
                           : At<T>(array, layer, head);
 }
 
+// Sets the counters of the attention kernels to zero, by a thread block.
+__device__ __forceinline__ void ClearCounters(int32_t* counters, int count) {
+  for (int i = threadIdx.x; i < count; i += static_cast<int>(blockDim.x)) counters[i] = 0;
+}
+
 // The place of a block in the table of a job. WINDOW, here and below: of a model with a window.
 template <bool WINDOW>
 __device__ __forceinline__ int PlaceOf(const AttendJob& job, int block) {

@@ -52,9 +52,7 @@ template <typename T, bool GATED>
 __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t* counters,
                             int count) {
   AfterEarlierKernels();
-  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) {
-    for (int i = threadIdx.x; i < count; i += static_cast<int>(blockDim.x)) counters[i] = 0;
-  }
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) ClearCounters(counters, count);
   const StoreJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, layer = shape.layer;
   if constexpr (GATED) StoreDecaySums(shape, job, head);

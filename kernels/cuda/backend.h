@@ -161,7 +161,7 @@ class CudaBackend final : public Backend {
   bool SketchIsFused(const SketchNetwork& net) const;
   void RunFusedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out,
                       uint16_t* bf16_out);
-  // Whether RunSketchStep takes so many heads, and what it does (learned_sketch_step.cuh).
+  // Whether RunSketchStep, which is described in learned_sketch_step.cuh, takes `rows` heads.
   bool SketchTakesStep(const SketchNetwork& net, int64_t rows) const;
   void RunSketchStep(const SketchNetwork& net, const SketchStep& step);
   // RopeAndNorms in one kernel, for some sizes of heads and aligned arrays: q and k into the two
@@ -177,6 +177,8 @@ class CudaBackend final : public Backend {
   // RopeAndNorms with norms before the rotation.
   void NormAndRope(const float* qkv, std::span<const int64_t> positions, const HeadShape& shape,
                    std::span<const float> thetas, const HeadNorms& norms, float* q, float* k);
+  // Whether a step has one token of each of its sequences.
+  static bool OneTokenEach(std::span<const Segment> segments);
   // AttentionMatMul, with a bias if it is not null; `rows` and `store` as AttentionRunner::Run takes
   // them.
   void AttentionProduct(const AttentionSpec& spec, int layer, std::span<const Segment> segments,

@@ -1,10 +1,9 @@
 // Attention of kinds whose queries and keys are the heads of qkv. In a step of one token of each
 // sequence one kernel norms and rotates heads, and stores keys and values in the states: what rope.cu
 // and StoreTokens (attention_state.cuh) do, with the same bits.
-#include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/attention_shape.cuh"
+#include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/rotated_heads.cuh"
 
@@ -16,13 +15,10 @@ constexpr int kThreads = 128;
 struct HeadStep {
   HeadRows heads;  // of the batch; heads.rows tokens
   HeadNorms norms;
-  bool aligned;            // heads and norms, to 16 bytes
-  const StoreJob* jobs;    // one for each token
-  int layer;               // of the states
+  bool aligned;  // heads and norms, to 16 bytes
+  StoredStep stored;
   float* q;                // [tokens, heads, head_dim]
   const float* log_decay;  // [tokens, kv_heads]; null without a decay gate
-  int32_t* counters;       // of the attention kernels, which become zero
-  int counter_count;
 };
 
 // Stores elements i to i + 3 of a row, rounded to T.
@@ -44,9 +40,7 @@ __device__ __forceinline__ void StoreQuadRounded(const Quad& quad, int i, int d,
 template <typename T, int kLanes, int kQuads>
 __global__ void __launch_bounds__(kThreads) HeadStepKernel(const HeadStep p) {
   AfterEarlierKernels();
-  if (blockIdx.x == 0) {
-    for (int i = threadIdx.x; i < p.counter_count; i += kThreads) p.counters[i] = 0;
-  }
+  if (blockIdx.x == 0) ClearCounters(p.stored.counters, p.stored.counter_count);
   const int d = p.heads.head_dim, half = d / 2;
   const int per_token = p.heads.heads + 2 * p.heads.kv_heads;
   const int count = static_cast<int>(p.heads.rows) * per_token;
@@ -54,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) HeadStepKernel(const HeadStep p) {
       static_cast<int>(blockIdx.x) * (kThreads / kLanes) + static_cast<int>(threadIdx.x) / kLanes;
   const int at = index < count ? index : count - 1, head = at % per_token;
   const int key = head - p.heads.heads, value = key - p.heads.kv_heads;
-  const StoreJob& job = p.jobs[at / per_token];
+  const StoreJob& job = p.stored.jobs[at / per_token];
   const int64_t m = job.row;
   const float* from = p.heads.qkv + (m * per_token + head) * d;
   const int first = 4 * static_cast<int>(threadIdx.x % kLanes);
@@ -67,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) HeadStepKernel(const HeadStep p) {
   if (index >= count) return;
 
   const auto in_state = [&](const HeadArray& array, int kv_head) {
-    return Array<T>(array, job.table, job.place, p.layer, kv_head) +
+    return Array<T>(array, job.table, job.place, p.stored.layer, kv_head) +
            static_cast<int64_t>(job.first) * d;
   };
   const auto store = [&](auto* to) {
@@ -94,8 +88,7 @@ __global__ void __launch_bounds__(kThreads) HeadStepKernel(const HeadStep p) {
   if (value >= 0) return store(in_state(job.to.values, value));
   store(in_state(job.to.near_keys, key));
   if (first == 0 && p.log_decay != nullptr) {
-    float* sums = At<float>(job.to.decay_sums, p.layer, key) + job.first;  // as AddLogDecays
-    sums[0] = (job.first > 0 ? sums[-1] : 0.0f) + p.log_decay[m * p.heads.kv_heads + key];
+    StoreDecaySum(job, p.stored.layer, key, p.log_decay[m * p.heads.kv_heads + key]);
   }
 }
 
@@ -122,33 +115,25 @@ void CudaBackend::HeadAttention(const AttentionSpec& spec, int layer,
                                 const Matrix& matrix, const float* bias, float* x) {
   const CudaMatrix& w = Cast(matrix);
   const int64_t rows = std::ssize(input.positions);
-  const auto one_token = [](const Segment& segment) { return segment.rows == 1; };
   const bool steps = spec.head_dim <= kRegisterNorm && spec.near_dim() == spec.head_dim &&
                      (input.norms.q.scale == nullptr || input.norms.before_rotation) &&
-                     std::ranges::all_of(segments, one_token);
+                     OneTokenEach(segments);
   const NormWeights &q_norm = input.norms.q, &k_norm = input.norms.k;
   HeadStep step{{input.qkv, UpdateAngles(input.positions, spec.shape(), input.thetas), rows,
                  spec.heads, spec.key_heads(), spec.head_dim},
                 input.norms,
                 AlignedQuads(spec.head_dim, {input.qkv, input.qk, q_norm.scale, q_norm.bias,
                                              k_norm.scale, k_norm.bias}),
-                nullptr,
-                0,
+                {},
                 input.qk,
-                spec.decay_gate ? input.log_decay : nullptr,
-                nullptr,
-                0};
+                spec.decay_gate ? input.log_decay : nullptr};
   const auto run = [&] {
     spec.state_format == StateFormat::kBf16 ? Launch<Bf16>(device_.get(), step)
                                             : Launch<float>(device_.get(), step);
   };
-  const auto store = [&](const JobList<StoreJob>& jobs, int place, int32_t* counters,
-                         int64_t count) {
-    step.heads.rows = std::ssize(jobs.jobs);
-    step.jobs = jobs.on_device;
-    step.layer = place;
-    step.counters = counters;
-    step.counter_count = static_cast<int>(count);
+  const auto store = [&](const StoredStep& stored) {
+    step.heads.rows = stored.tokens;
+    step.stored = stored;
     run();
   };
   if (steps && !segments.empty()) {

@@ -18,7 +18,7 @@ constexpr int kFewTiles = 4;
 // Shared memory of the devices that have most of it: kernels that need more are not compiled.
 constexpr int64_t kLargestShared = 227 << 10;
 
-// Whether SketchFewKernel takes these rows, with so many bytes of shared memory besides its own.
+// Whether SketchFewKernel takes `rows` rows with `shared` bytes of shared memory besides its own.
 template <int D, int R>
 bool TakesFew(Device* device, int64_t rows, int64_t shared) {
   using Few = SketchFew<D, R>;

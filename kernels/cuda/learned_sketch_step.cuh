@@ -4,7 +4,7 @@
 // (attention_state.cuh) do, with the same bits.
 #pragma once
 
-#include "kernels/cuda/attention_shape.cuh"
+#include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/planted.h"
 #include "kernels/cuda/rotated_heads.cuh"
 
@@ -14,12 +14,9 @@ namespace polysketch::cuda {
 struct SketchStep {
   HeadRows heads;              // of the batch; heads.rows tokens
   NormWeights q_norm, k_norm;  // of the near part
-  const StoreJob* jobs;        // one for each token
-  const float* log_decay;      // [tokens, kv_heads]; null without a decay gate
-  int layer;                   // of the states
-  uint16_t *near_q, *far_q;    // [tokens, heads, D] and [.., R]
-  int32_t* counters;           // of the attention kernels, which become zero
-  int counter_count;
+  StoredStep stored;
+  const float* log_decay;    // [tokens, kv_heads]; null without a decay gate
+  uint16_t *near_q, *far_q;  // [tokens, heads, D] and [.., R]
 };
 
 template <int D, int R>
@@ -47,11 +44,7 @@ struct StepRows {
                                        float (&tile)[D / 8][4]) const {
     if (row0 >= count) return;
     auto* rotated = reinterpret_cast<float*>(shared);
-    if (row0 == 0) {
-      for (int i = threadIdx.x; i < step.counter_count; i += static_cast<int>(blockDim.x)) {
-        step.counters[i] = 0;
-      }
-    }
+    if (row0 == 0) ClearCounters(step.stored.counters, step.stored.counter_count);
     constexpr int kAtOnce = SketchThreads() / kLanes;
 #pragma unroll
     for (int r = static_cast<int>(threadIdx.x) / kLanes; r < kRows; r += kAtOnce) {
@@ -84,7 +77,7 @@ struct StepRows {
   __device__ __forceinline__ void LoadHead(int64_t index, float* rotated, uint16_t** place) const {
     const bool inside = index < count;
     const int at = static_cast<int>(inside ? index : count - 1), token = per_token.Quotient(at);
-    const StoreJob& job = step.jobs[token];
+    const StoreJob& job = step.stored.jobs[token];
     const int head = at - token * per_token.value(), key_head = head - step.heads.heads;
     const bool is_key = key_head >= 0;
     const int64_t m = job.row;
@@ -97,7 +90,8 @@ struct StepRows {
     if (!inside || i >= D) return;
     const int64_t query = m * step.heads.heads + head;
     const auto in_state = [&](const HeadArray& array, int width) {
-      return At<uint16_t>(array, step.layer, key_head) + static_cast<int64_t>(job.first) * width;
+      return At<uint16_t>(array, step.stored.layer, key_head) +
+             static_cast<int64_t>(job.first) * width;
     };
     uint16_t* near = is_key ? in_state(job.to.near_keys, D) : step.near_q + query * D;
     StoreHalves<true>(values[0], D, near + i);
@@ -108,10 +102,8 @@ struct StepRows {
     if (i != 0) return;
     *place = is_key ? in_state(job.to.far_keys, R) : step.far_q + query * R;
     if (is_key && step.log_decay != nullptr) {
-      // G, as AddLogDecays has it.
-      float* sums = At<float>(job.to.decay_sums, step.layer, key_head) + job.first;
-      sums[0] =
-          (job.first > 0 ? sums[-1] : 0.0f) + step.log_decay[m * step.heads.kv_heads + key_head];
+      StoreDecaySum(job, step.stored.layer, key_head,
+                    step.log_decay[m * step.heads.kv_heads + key_head]);
     }
   }
 };

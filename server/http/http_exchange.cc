@@ -4,7 +4,7 @@
 
 namespace polysketch {
 
-// Not boost::beast::iequals: that of Boost 1.74 reads a byte behind texts of other letter case.
+// boost::beast::iequals of Boost 1.81 reads one byte past the end of texts that differ in case.
 bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   return std::ranges::equal(a, b, {}, lower, lower);

@@ -80,6 +80,25 @@ TEST_F(AttentionOutputTest, OneOpHasTheBitsOfTwo) {
   }
 }
 
+// The input of MixedSketchAttention without a decay gate. norms: scales and biases of queries and
+// keys, of a head each.
+MixedSketchInput SketchedInput(const std::vector<float>& qkv, const std::vector<int64_t>& positions,
+                               const std::vector<float>& thetas, const std::vector<float>& norms,
+                               const SketchNetwork& network, std::vector<float> (&scratch)[4]) {
+  const float* of_head[4];
+  for (size_t i = 0; i < 4; ++i) of_head[i] = &norms[i * norms.size() / 4];
+  return {.qkv = qkv.data(),
+          .positions = positions,
+          .thetas = thetas,
+          .near_q_norm = {of_head[0], of_head[1]},
+          .near_k_norm = {of_head[2], of_head[3]},
+          .network = &network,
+          .qk = scratch[0].data(),
+          .near_qk = scratch[1].data(),
+          .sketch = scratch[2].data(),
+          .attended = scratch[3].data()};
+}
+
 // learned_sketch_mixed from joint queries, keys and values on: queries and keys pass as bf16 too.
 TEST_F(AttentionOutputTest, MixedSketchesHaveTheBitsOfTheirOps) {
   struct Case {
@@ -122,17 +141,9 @@ TEST_F(AttentionOutputTest, MixedSketchesHaveTheBitsOfTheirOps) {
           array.resize(static_cast<size_t>(2 * rows * c.heads * std::max(d, spec.far_dim())));
         }
         const std::vector<float> thetas = RopeThetas(d);
-        const MixedSketchInput input{.qkv = qkv.data(),
-                                     .positions = positions,
-                                     .thetas = thetas,
-                                     .near_q_norm = {&norms[0], &norms[d]},
-                                     .near_k_norm = {&norms[2 * d], &norms[3 * d]},
-                                     .network = &net->network,
-                                     .log_decay = c.gated ? log_decay.data() : nullptr,
-                                     .qk = scratch[0].data(),
-                                     .near_qk = scratch[1].data(),
-                                     .sketch = scratch[2].data(),
-                                     .attended = scratch[3].data()};
+        MixedSketchInput input =
+            SketchedInput(qkv, positions, thetas, norms, net->network, scratch);
+        if (c.gated) input.log_decay = log_decay.data();
         std::vector<float> out[2];
         for (const bool fused : {false, true}) {
           SequenceState& state = *states[fused];
@@ -181,16 +192,8 @@ TEST_F(AttentionOutputTest, StepsOfManySequencesHaveTheBitsOfTheirOps) {
     for (const int i : members) positions.push_back(states[0][i]->position());
     std::vector<float> scratch[4];
     for (auto& array : scratch) array.resize(static_cast<size_t>(2 * rows * width));
-    const MixedSketchInput input{.qkv = qkv.data(),
-                                 .positions = positions,
-                                 .thetas = thetas,
-                                 .near_q_norm = {&norms[0], &norms[d]},
-                                 .near_k_norm = {&norms[2 * d], &norms[3 * d]},
-                                 .network = &net->network,
-                                 .qk = scratch[0].data(),
-                                 .near_qk = scratch[1].data(),
-                                 .sketch = scratch[2].data(),
-                                 .attended = scratch[3].data()};
+    const MixedSketchInput input =
+        SketchedInput(qkv, positions, thetas, norms, net->network, scratch);
     std::vector<float> out[2];
     for (const bool fused : {false, true}) {
       std::vector<Segment> segments;

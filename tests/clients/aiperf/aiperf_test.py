@@ -3,28 +3,18 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "openai"))
-from server_process import ROOT, TOOL_TEMPLATE, Server  # noqa: E402
+from measured_server import REQUESTS, TOKENS, MeasuredServerTest  # noqa: E402
+from server_process import ROOT  # noqa: E402
 
 AIPERF = pathlib.Path(sys.executable).parent / "aiperf"
-REQUESTS = 20
-TOKENS = 16
 
 
-class AiPerf(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--chat-template", TOOL_TEMPLATE)
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0
-
+class AiPerf(MeasuredServerTest):
     def profile(self, *options):
         with tempfile.TemporaryDirectory() as folder:
             line = [AIPERF, "profile", "--model", "demo", "--url", self.server.http, "--tokenizer", ROOT / "models/demo"]
@@ -33,19 +23,15 @@ class AiPerf(unittest.TestCase):
             home = os.environ | {"HF_HOME": folder}
             # With HF_HUB_OFFLINE it refuses tokenizers that are folders.
             home.pop("HF_HUB_OFFLINE", None)
-            done = subprocess.run(line, env=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
-            self.assertEqual(done.returncode, 0, done.stdout[-4000:])
+            self.run_program(line, env=home)
             return json.loads((pathlib.Path(folder) / "profile_export_aiperf.json").read_text())
 
     def test_no_request_fails(self):
         for api in (["chat", "--streaming"], ["chat"], ["completions", "--streaming"]):
-            with self.subTest(api):
-                before = self.server.metric("polysketch_generation_tokens_total")
+            with self.subTest(api), self.makes_all_tokens():
                 report = self.profile("--endpoint-type", *api)
                 self.assertEqual(report["error_summary"], [])
                 self.assertEqual(report["request_count"]["avg"], REQUESTS)
-                made = self.server.metric("polysketch_generation_tokens_total") - before
-                self.assertEqual(made, REQUESTS * TOKENS)
 
 
 if __name__ == "__main__":

@@ -3,28 +3,18 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "openai"))
-from server_process import ROOT, TOOL_TEMPLATE, Server  # noqa: E402
+from measured_server import REQUESTS, TOKENS, MeasuredServerTest  # noqa: E402
+from server_process import ROOT  # noqa: E402
 
 GUIDELLM = pathlib.Path(sys.executable).parent / "guidellm"
-REQUESTS = 20
-TOKENS = 16
 
 
-class GuideLlm(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--chat-template", TOOL_TEMPLATE)
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0
-
+class GuideLlm(MeasuredServerTest):
     def measure(self, **backend):
         """The report of one benchmark."""
         with tempfile.TemporaryDirectory() as folder:
@@ -41,8 +31,7 @@ class GuideLlm(unittest.TestCase):
             line = [GUIDELLM, "run", "--disable-console"]
             line += [part for name, value in options.items() for part in (f"--{name}", json.dumps(value))]
             home = os.environ | {"HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
-            done = subprocess.run(line, env=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, cwd=folder)
-            self.assertEqual(done.returncode, 0, done.stdout[-4000:])
+            self.run_program(line, env=home, cwd=folder)
             (benchmark,) = json.loads(report.read_text())["benchmarks"]
             return benchmark
 
@@ -53,13 +42,9 @@ class GuideLlm(unittest.TestCase):
             ("/v1/completions", True),
             ("/v1/responses", True),
         ):
-            with self.subTest(api, stream=stream):
-                before = self.server.metric("polysketch_generation_tokens_total")
+            with self.subTest(api, stream=stream), self.makes_all_tokens():
                 totals = self.measure(request_format=api, stream=stream)["metrics"]["request_totals"]
                 self.assertEqual(totals, {"successful": REQUESTS, "errored": 0, "incomplete": 0, "total": REQUESTS})
-                made = self.server.metric("polysketch_generation_tokens_total") - before
-                self.assertEqual(made, REQUESTS * TOKENS)
-
 
 
 if __name__ == "__main__":
