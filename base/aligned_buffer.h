@@ -45,21 +45,34 @@ class AlignedBuffer {
  private:
   static constexpr size_t kCacheLine = 64;
   struct Free {
-    void operator()(T* p) const { std::free(p); }
+    void operator()(T*) const { std::free(allocation); }
+    void* allocation = nullptr;
   };
 
   void Allocate(size_t size) {
     if (size == 0) return;
     PS_CHECK(size <= SIZE_MAX / 2 / sizeof(T)) << "size=" << size;
-    const size_t bytes = size * sizeof(T);
-    const size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
-    const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-    void* memory = std::aligned_alloc(alignment, rounded);
-    PS_CHECK(memory != nullptr) << "out of memory for " << rounded << " bytes";
+    // Whole cache lines, which kernels may load as such.
+    const size_t bytes = (size * sizeof(T) + kCacheLine - 1) / kCacheLine * kCacheLine;
+    if (bytes >= kHugePage) {
+      void* const memory = std::aligned_alloc(kHugePage, bytes);
+      PS_CHECK(memory != nullptr) << "out of memory for " << bytes << " bytes";
 #if defined(__linux__)
-    if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);
+      // The rest after the last whole huge page stays in small pages: the memory that is counted is
+      // the memory that is taken.
+      madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
 #endif
-    data_.reset(static_cast<T*>(memory));
+      data_ = {static_cast<T*>(memory), Free{memory}};
+    } else {
+      // malloc, aligned here: aligned_alloc of glibc 2.36 does not reuse a free chunk of exactly
+      // the size that it needs, so that blocks which come and go spread over ever more memory.
+      void* const memory = std::malloc(bytes + kCacheLine);
+      PS_CHECK(memory != nullptr) << "out of memory for " << bytes << " bytes";
+      void* aligned = memory;
+      size_t space = bytes + kCacheLine;
+      std::align(kCacheLine, bytes, aligned, space);
+      data_ = {static_cast<T*>(aligned), Free{memory}};
+    }
     size_ = size;
   }
 
