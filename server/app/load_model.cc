@@ -16,6 +16,7 @@
 #include "base/utf8.h"
 #include "engine/model/model_format.h"
 #include "engine/store/measured_store.h"
+#include "engine/tokenizer/tokenizer_files.h"
 #include "kernels/new_backend.h"
 #include "polysketch_build_info.h"
 #include "server/app/available_memory.h"

@@ -18,14 +18,6 @@
 
 namespace polysketch {
 
-// The name of a folder's file of the tokenizer; empty: it has none.
-inline std::string TokenizerFile(const ModelFolder& folder) {
-  for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
-    if (folder.Has(name)) return name;
-  }
-  return "";
-}
-
 struct LoadedModel {
   // Set by the engine thread when the device has failed; the process then stops.
   std::atomic<bool> device_failed{false};

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/hex.h"
 #include "base/logging.h"
+#include "engine/tokenizer/tokenizer_files.h"
 
 namespace polysketch {
 namespace {
@@ -75,19 +76,14 @@ std::string Sha256Of(const MappedFile& file) {
 
 // Whether `verify` requires a checksum of this file: no model loads without what it holds.
 bool MustBeListed(std::string_view name) {
-  return name == "config.json" || name == "tokenizer.model" || name.ends_with(".safetensors") ||
+  return name == "config.json" || name == kSentencePieceFile || name.ends_with(".safetensors") ||
          name == "model.safetensors.index.json";
 }
 
 // Whether the server reads this file where the folder has one.
 bool IsRead(std::string_view name) {
-  constexpr std::string_view kOthers[] = {kSums,
-                                          "tokenizer.json",
-                                          "tokenizer_config.json",
-                                          "special_tokens_map.json",
-                                          "added_tokens.json",
-                                          "chat_template.jinja"};
-  return MustBeListed(name) || std::ranges::find(kOthers, name) != std::end(kOthers);
+  return MustBeListed(name) || name == kSums ||
+         std::ranges::find(kHuggingFaceFiles, name) != kHuggingFaceFiles.end();
 }
 
 Status CheckAllListed(const ModelFolder& folder, const std::vector<std::string>& names,

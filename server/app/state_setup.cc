@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/store/open_state_store.h"
+#include "engine/tokenizer/tokenizer_files.h"
 #include "kernels/saved_state.h"
 #include "server/convert/status_map.h"
 

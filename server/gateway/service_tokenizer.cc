@@ -1,10 +1,12 @@
 // GetTokenizer.
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/hex.h"
 #include "base/logging.h"
 #include "common.pb.h"
+#include "engine/tokenizer/tokenizer_files.h"
 #include "server/convert/wire.h"
 #include "server/credentials/api_keys.h"
 #include "server/gateway/vllm_engine.h"
@@ -17,20 +19,18 @@ namespace {
 // Below the 4 MiB that gRPC accepts by default.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
-constexpr char kTokenizer[] = "tokenizer.json";
-constexpr const char* kFiles[] = {kTokenizer, "tokenizer_config.json", "special_tokens_map.json",
-                                  "added_tokens.json", "chat_template.jinja"};
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
 
 // A zip archive of the folder's tokenizer files in Hugging Face's form, with those that exist.
 // `memory` holds the files and the archive.
 Result<std::string> TokenizerArchive(const ModelFolder& folder, HeldMemory* memory) {
   ZipArchive archive;
-  for (const char* name : kFiles) {
+  for (const std::string_view file_name : kHuggingFaceFiles) {
+    const std::string name(file_name);
     const Result<ModelFile> file = folder.Open(name);
     if (file.status().code() == Code::kNotFound) {
-      if (name != kTokenizer) continue;
-      return FailedPrecondition("the model folder has no ", kTokenizer,
+      if (name != kTokenizerJsonFile) continue;
+      return FailedPrecondition("the model folder has no ", kTokenizerJsonFile,
                                 "; tools/convert writes it, and a gateway may have its own");
     }
     if (file.ok() && file->size() > kMaxFileBytes) {
