@@ -45,6 +45,7 @@ if(POLYSKETCH_SERVER)
   find_package(OpenSSL REQUIRED)
   find_package(ZLIB REQUIRED)
   find_package(CURL REQUIRED)
+  find_library(POLYSKETCH_EDIT edit REQUIRED)
   find_path(POLYSKETCH_BOOST_INCLUDE boost/beast.hpp REQUIRED)  # used as headers only
   add_library(polysketch_boost INTERFACE)
   target_include_directories(polysketch_boost SYSTEM INTERFACE "${POLYSKETCH_BOOST_INCLUDE}")

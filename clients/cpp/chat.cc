@@ -17,6 +17,7 @@
 #include "clients/cpp/conversation.h"
 #include "clients/cpp/http_call.h"
 #include "clients/cpp/input.h"
+#include "clients/cpp/input_lines.h"
 #include "clients/cpp/terminal.h"
 
 namespace polysketch {
@@ -53,34 +54,6 @@ class StopOnInterrupt {
   struct sigaction before_ {};
 };
 
-// Lines of standard input, in UTF-8.
-class Lines {
- public:
-  Lines() : file_(InputFile::Open("-").value()), reader_(file_.get()) {}
-  // The next line without its end; nullopt: the end of input.
-  Result<std::optional<std::string>> Next() {
-    size_t end;
-    while ((end = text_.find('\n')) == std::string::npos) {
-      PS_ASSIGN_OR_RETURN(const std::string more, reader_.Read(kReadBytes));
-      if (!more.empty()) {
-        text_ += more;
-        continue;
-      }
-      if (text_.empty()) return std::optional<std::string>();
-      return std::optional(std::exchange(text_, ""));
-    }
-    std::string line = text_.substr(0, end);
-    text_.erase(0, end + 1);
-    if (line.ends_with('\r')) line.pop_back();
-    return std::optional(std::move(line));
-  }
-
- private:
-  const std::unique_ptr<InputFile> file_;
-  TextReader reader_;
-  std::string text_;
-};
-
 Status Prefixed(const std::string& prefix, const Status& status) {
   return status.ok() ? status : status.WithMessage(StrCat(prefix, status.message()));
 }
@@ -105,14 +78,14 @@ class Chat {
       : connection_(connection),
         server_(std::move(command.server)),
         conversation_(std::move(command.options)),
-        terminal_(isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {}
+        terminal_(isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1),
+        lines_(terminal_) {}
 
   // Returns the exit status.
   int Run() {
     int result = kExitOk;
     while (!quit_ && (terminal_ || result == kExitOk)) {
-      if (terminal_) Print("> ");
-      const auto line = lines_.Next();
+      const auto line = lines_.Next("> ");
       if (!line.ok()) return ReportUsageError(line.status());
       if (!line->has_value()) break;
       if ((*line)->find_first_not_of(" \t") == std::string::npos) continue;
@@ -262,8 +235,7 @@ class Chat {
   // Prints a call and adds the line that the user types as its result. False: there is none.
   bool ReturnResult(const ToolCall& call) {
     Print(TerminalText(STDOUT_FILENO, StrCat("call ", call.name, "(", call.arguments, ")\n")));
-    if (terminal_) Print("result> ");
-    const auto line = lines_.Next();
+    const auto line = lines_.Next("result> ");
     if (!line.ok() || !line->has_value()) {
       Note(line.ok() ? "the call has no result: the input has ended" : line.status().message());
       return false;
@@ -314,11 +286,11 @@ class Chat {
 
   const ConnectionOptions& connection_;
   const std::string server_;
-  Lines lines_;
   Conversation conversation_;
   std::map<std::string, Conversation> forks_;  // by name
   std::set<std::string> ids_;                  // of responses that the server keeps
   const bool terminal_;                        // a person types and reads
+  InputLines lines_;
   bool quit_ = false;
   int turn_result_ = kExitOk;  // exit status of the turn that a command makes
 };

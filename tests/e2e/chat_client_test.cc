@@ -133,6 +133,27 @@ TEST_F(ChatClient, AnInterruptStopsTheAnswerAndNotTheProgram) {
   EXPECT_TRUE(WaitUntil([&] { return server_->Metric("polysketch_sessions") == before; }));
 }
 
+// script gives the client a terminal.
+TEST_F(ChatClient, TheArrowUpBringsTheLastLineBack) {
+  const json first = Respond({{"input", "It was late"}});
+  const json second = Respond({{"input", "It was late"}, {"previous_response_id", first.at("id")}});
+  ASSERT_NE(Text(first), Text(second));
+  const std::string command = StrCat(Binary("polysketch"), " chat --server ",
+                                     server_->http_address(), " --temperature 0 --max-tokens 9");
+  const ProcessResult chat =
+      RunProcess({.arguments = {"/usr/bin/script", "-qec", command, "/dev/null"},
+                  .environment = {{"TERM", "xterm"}},
+                  .standard_input = "It was late\n\x1b[A\n/quit\n"});
+  EXPECT_EQ(chat.exit_status, 0) << chat.standard_output;
+  size_t at = 0;
+  for (std::string text : {Text(first), Text(second)}) {
+    for (size_t end = 0; (end = text.find('\n', end)) != std::string::npos; end += 2)
+      text.insert(end, "\r");
+    at = chat.standard_output.find(text, at);
+    ASSERT_NE(at, std::string::npos) << chat.standard_output;
+  }
+}
+
 TEST_F(ChatClient, CommandsChangeTheConversation) {
   const auto answer = [](const json& input, const std::string& system) {
     json body = {{"input", input}, {"store", false}};

@@ -1,0 +1,70 @@
+#include "clients/cpp/input_lines.h"
+
+#include <editline/readline.h>
+#include <langinfo.h>
+
+#include <clocale>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+namespace polysketch {
+namespace {
+
+constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr int kMostLines = 1000;  // that are kept
+
+struct Free {
+  void operator()(char* text) const { std::free(text); }
+};
+
+// libedit reads characters by the locale, and this program reads UTF-8.
+void UseUtf8() {
+  setlocale(LC_CTYPE, "");
+  if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+}  // namespace
+
+InputLines::InputLines(bool typed)
+    : typed_(typed), file_(InputFile::Open("-").value()), reader_(file_.get()) {
+  if (!typed_) return;
+  UseUtf8();
+  rl_readline_name = "polysketch";
+  rl_catch_signals = 1;       // restores the terminal, then ends the program
+  rl_inhibit_completion = 1;  // of names of files
+  using_history();
+  stifle_history(kMostLines);
+}
+
+Result<std::optional<std::string>> InputLines::Next(const char* prompt) {
+  return typed_ ? Type(prompt) : Read();
+}
+
+Result<std::optional<std::string>> InputLines::Type(const char* prompt) {
+  const std::unique_ptr<char, Free> typed(readline(prompt));
+  if (typed == nullptr) return std::optional<std::string>();
+  std::string line = typed.get();
+  PS_RETURN_IF_ERROR(CheckUtf8("standard input", line));
+  if (line.find_first_not_of(" \t") != std::string::npos) add_history(line.c_str());
+  return std::optional(std::move(line));
+}
+
+Result<std::optional<std::string>> InputLines::Read() {
+  size_t end;
+  while ((end = text_.find('\n')) == std::string::npos) {
+    PS_ASSIGN_OR_RETURN(const std::string more, reader_.Read(kReadBytes));
+    if (!more.empty()) {
+      text_ += more;
+      continue;
+    }
+    if (text_.empty()) return std::optional<std::string>();
+    return std::optional(std::exchange(text_, ""));
+  }
+  std::string line = text_.substr(0, end);
+  text_.erase(0, end + 1);
+  if (line.ends_with('\r')) line.pop_back();
+  return std::optional(std::move(line));
+}
+
+}  // namespace polysketch
