@@ -72,6 +72,7 @@ class BpeTokenizer final : public Tokenizer {
     return Status();
   }
 
+  std::string_view class_name() const override { return "PreTrainedTokenizerFast"; }
   int vocab_size() const override { return static_cast<int>(json_.pieces.size()); }
   int bos_id() const override { return bos_id_; }
   bool begins_with_bos() const override {

@@ -203,6 +203,7 @@ class SentencePieceTokenizer : public Tokenizer {
     return Load(std::move(model), path, &first_);
   }
 
+  std::string_view class_name() const override { return "SentencePiece"; }
   int vocab_size() const override { return static_cast<int>(pieces_.size()); }
   int bos_id() const override { return first_.bos_id(); }
   int eos_id() const override { return first_.eos_id(); }

@@ -52,7 +52,7 @@ Result<Json> TokenizerInfoJson(const ServedModel& model) {
     return id < 0 ? Json() : Json(std::string(tokenizer.Piece(id)));
   };
   Json json;
-  json["tokenizer_class"] = "SentencePiece";
+  json["tokenizer_class"] = tokenizer.class_name();
   json["vocab_size"] = tokenizer.vocab_size();
   json["bos_token"] = piece(tokenizer.bos_id());
   json["eos_token"] = piece(tokenizer.eos_id());

@@ -177,6 +177,8 @@ TEST_F(HuggingFace, TheModelIsDescribed) {
             (std::vector<int32_t>{2, kTurnEnd}));
   EXPECT_TRUE(model.add_bos());
   EXPECT_EQ(model.bos_id(), 1);
+  const json tokenizer = json::parse(HttpGet(server_->http_address(), "/tokenizer_info"));
+  EXPECT_EQ(tokenizer.at("tokenizer_class"), "PreTrainedTokenizerFast");
   const json list = json::parse(HttpGet(server_->http_address(), "/v1/models"));
   EXPECT_EQ(list.at("data").at(0).at("max_model_len"), kPositions);
   EXPECT_TRUE(server_->Logs("kv_cache"));

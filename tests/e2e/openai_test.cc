@@ -263,8 +263,9 @@ TEST_F(OpenAi, TokensAndModels) {
   EXPECT_EQ(models.at("data").at(0).at("id"), "demo");
   EXPECT_EQ(json::parse(HttpGet(server_->http_address(), "/v1/models/demo")),
             models.at("data").at(0));
-  EXPECT_EQ(json::parse(HttpGet(server_->http_address(), "/tokenizer_info")).at("eos_token"),
-            "</s>");
+  const json tokenizer = json::parse(HttpGet(server_->http_address(), "/tokenizer_info"));
+  EXPECT_EQ(tokenizer.at("eos_token"), "</s>");
+  EXPECT_EQ(tokenizer.at("tokenizer_class"), "SentencePiece");
   EXPECT_EQ(Http(server_->http_address(), "/health").status, 200);
 }
 

@@ -262,6 +262,7 @@ class FakeTokenizer : public Tokenizer {
         pieces_.emplace_back(1, "\xE2\x82\xAC\xFF"[id - 60]);
     }
   }
+  std::string_view class_name() const override { return "SentencePiece"; }
   int vocab_size() const override { return kFakeVocab; }
   int bos_id() const override { return kFakeBos; }
   int eos_id() const override { return kFakeEos; }

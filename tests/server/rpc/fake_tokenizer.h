@@ -19,6 +19,7 @@ class FakeTokenizer : public Tokenizer {
     for (int i = 0; i < 256; ++i) bytes_.push_back(std::string(1, static_cast<char>(i)));
     SetControlPieces({{.text = "</s>", .id = 257}, {.text = "<s>", .id = kBos}});
   }
+  std::string_view class_name() const override { return "SentencePiece"; }
   int vocab_size() const override { return kVocabulary; }
   int bos_id() const override { return kBos; }
   int eos_id() const override { return 257; }
