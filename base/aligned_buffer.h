@@ -55,8 +55,10 @@ class AlignedBuffer {
     // Whole cache lines, which kernels may load as such.
     const size_t bytes = (size * sizeof(T) + kCacheLine - 1) / kCacheLine * kCacheLine;
     if (bytes >= kHugePage) {
-      void* const memory = std::aligned_alloc(kHugePage, bytes);
-      PS_CHECK(memory != nullptr) << "out of memory for " << bytes << " bytes";
+      // Not aligned_alloc, whose size is a multiple of the alignment.
+      void* memory = nullptr;
+      PS_CHECK(posix_memalign(&memory, kHugePage, bytes) == 0)
+          << "out of memory for " << bytes << " bytes";
 #if defined(__linux__)
       // The rest after the last whole huge page stays in small pages: the memory that is counted is
       // the memory that is taken.

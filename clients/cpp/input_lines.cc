@@ -1,7 +1,9 @@
 #include "clients/cpp/input_lines.h"
 
 #include <editline/readline.h>
+#include <fcntl.h>
 #include <langinfo.h>
+#include <unistd.h>
 
 #include <clocale>
 #include <cstdlib>
@@ -33,8 +35,13 @@ InputLines::InputLines(bool typed)
   rl_readline_name = "polysketch";
   rl_catch_signals = 1;       // restores the terminal, then ends the program
   rl_inhibit_completion = 1;  // of names of files
+  // Ctrl-D before the prompt arrives as a zero, which libedit takes for "insert the next key".
+  // readline() binds the keys of the terminal anew at each call, hence a hook.
+  rl_pre_input_hook = [] { return rl_parse_and_bind("bind ^@ em-delete-or-list"); };
   using_history();
   stifle_history(kMostLines);
+  // libedit takes a terminal that another program has left without blocking for the end of input.
+  fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) & ~O_NONBLOCK);
 }
 
 Result<std::optional<std::string>> InputLines::Next(const char* prompt) {

@@ -154,6 +154,16 @@ TEST_F(ChatClient, TheArrowUpBringsTheLastLineBack) {
   }
 }
 
+TEST_F(ChatClient, TheEndOfInputInAnAnswerEndsTheChatAfterIt) {
+  const std::string command =
+      StrCat("{ echo One; sleep 0.7; printf '\\004'; sleep 3; } | timeout 20 script -qec '",
+             Binary("polysketch"), " chat --server ", server_->http_address(),
+             " --max-tokens 4000' /dev/null");
+  const ProcessResult chat =
+      RunProcess({.arguments = {"/bin/sh", "-c", command}, .environment = {{"TERM", "xterm"}}});
+  EXPECT_EQ(chat.exit_status, 0) << chat.standard_output;
+}
+
 TEST_F(ChatClient, CommandsChangeTheConversation) {
   const auto answer = [](const json& input, const std::string& system) {
     json body = {{"input", input}, {"store", false}};
