@@ -23,7 +23,6 @@
 namespace polysketch {
 namespace {
 
-constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kMaxFileBytes = size_t{64} << 20;
 
 struct ChatCommand {

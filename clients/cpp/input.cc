@@ -16,9 +16,6 @@
 namespace polysketch {
 namespace {
 
-// Of one system call: a larger buffer would be fresh memory for each.
-constexpr size_t kReadBytes = 64 << 10;
-
 constexpr char kSpaces[] = " \n\t\r\v\f";
 
 }  // namespace

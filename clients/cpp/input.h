@@ -39,6 +39,9 @@ class InputFile {
   std::string ahead_;  // read by AtEnd
 };
 
+// Bytes of one system call: a larger buffer would be fresh memory for each.
+inline constexpr size_t kReadBytes = size_t{64} << 10;
+
 // Reads text in pieces of whole UTF-8 characters.
 class TextReader {
  public:

@@ -13,7 +13,6 @@
 namespace polysketch {
 namespace {
 
-constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr int kMostLines = 1000;  // that are kept
 
 struct Free {
