@@ -59,29 +59,46 @@ void ExpectValid(const std::string& text) {
   EXPECT_TRUE(value["age"].is_number_integer() && value["age"] >= 1 && value["age"] <= 99) << text;
 }
 
-// The processes of the server's grammars.
+// What a process is (proc_pid_stat(5)).
+struct ProcessStat {
+  std::string name;
+  char state = 'X';
+  pid_t parent = 0;
+  int threads = 0;
+  // The memory and the files of a process remain until its last thread has ended: its first may
+  // be a zombie before.
+  bool Runs() const { return state != 'X' && (state != 'Z' || threads > 1); }
+};
+
+ProcessStat StatOf(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t open = text.find('('), close = text.rfind(')');
+  if (close == std::string::npos) return {};
+  ProcessStat stat;
+  stat.name = text.substr(open + 1, close - open - 1);
+  std::istringstream rest(text.substr(close + 1));
+  rest >> stat.state >> stat.parent;
+  std::string skipped;
+  for (int field = 5; field < 20; ++field) rest >> skipped;
+  rest >> stat.threads;
+  return stat;
+}
+
+bool AnyRuns(const std::vector<pid_t>& processes) {
+  return std::ranges::any_of(processes, [](pid_t process) { return StatOf(process).Runs(); });
+}
+
+// The processes of the server's grammars: children of the server, and their children.
 std::vector<pid_t> GrammarProcesses(pid_t server) {
-  std::vector<std::pair<pid_t, pid_t>> hosts;  // process, parent
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    if (!std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0]))) continue;
-    std::ifstream file(entry.path() / "stat");
-    const std::string stat{std::istreambuf_iterator<char>(file), {}};
-    const size_t open = stat.find('('), close = stat.rfind(')');
-    if (close == std::string::npos || stat.compare(open, close - open, "(polysketch-gram") != 0)
-      continue;
-    std::istringstream rest(stat.substr(close + 1));
-    char state = 0;
-    pid_t parent = 0;
-    rest >> state >> parent;
-    if (state != 'Z') hosts.emplace_back(std::stoi(stat), parent);
-  }
   std::vector<pid_t> ours;
-  for (const auto& [process, parent] : hosts) {
-    const bool child = parent == server;
-    const bool grandchild = std::any_of(hosts.begin(), hosts.end(), [&](const auto& host) {
-      return host.first == parent && host.second == server;
-    });
-    if (child || grandchild) ours.push_back(process);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
+    const ProcessStat stat = StatOf(std::stoi(name));
+    if (stat.name != "polysketch-gram" || !stat.Runs()) continue;
+    if (stat.parent == server || StatOf(stat.parent).parent == server)
+      ours.push_back(std::stoi(name));
   }
   return ours;
 }
@@ -92,11 +109,11 @@ class StructuredOutput : public ::testing::Test {
     server_ = std::make_unique<Server>(ServerOptions{.flags = {"--http-listen", "127.0.0.1:0"}});
   }
   static void TearDownTestSuite() {
-    const pid_t pid = server_->process().pid();
-    EXPECT_FALSE(GrammarProcesses(pid).empty());
+    const std::vector<pid_t> processes = GrammarProcesses(server_->process().pid());
+    EXPECT_FALSE(processes.empty());
     server_->process().Signal(SIGTERM);
     EXPECT_EQ(server_->process().Wait(), 0);
-    EXPECT_TRUE(GrammarProcesses(pid).empty());
+    EXPECT_TRUE(WaitUntil([&] { return !AnyRuns(processes); }));
     server_.reset();
   }
   static json Post(const std::string& path, const json& body, int status = 200) {
@@ -358,10 +375,11 @@ TEST_F(StructuredOutput, AClientsCompilationsLeaveRoomForAnothers) {
 TEST_F(StructuredOutput, ProcessesThatDieAreStartedAgain) {
   Client client(server_->address());
   const std::string text = client.Complete(SchemaRequest(1)).text;
-  const pid_t server = server_->process().pid();
-  for (const pid_t process : GrammarProcesses(server)) kill(process, SIGKILL);
+  const std::vector<pid_t> processes = GrammarProcesses(server_->process().pid());
+  ASSERT_GE(processes.size(), 2U);  // the host and a worker
+  for (const pid_t process : processes) kill(process, SIGKILL);
   // A process that has a signal still runs for a moment, longer on a busy machine.
-  EXPECT_TRUE(WaitUntil([&] { return GrammarProcesses(server).empty(); }));
+  EXPECT_TRUE(WaitUntil([&] { return !AnyRuns(processes); }));
   const Completion after = client.Complete(SchemaRequest(1));
   EXPECT_EQ(after.text, text) << after.status.ToString();
 }
