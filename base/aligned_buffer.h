@@ -10,10 +10,6 @@
 #include <span>
 #include <utility>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "base/check.h"
 #include "base/huge_page.h"
 
@@ -55,15 +51,7 @@ class AlignedBuffer {
     // Whole cache lines, which kernels may load as such.
     const size_t bytes = (size * sizeof(T) + kCacheLine - 1) / kCacheLine * kCacheLine;
     if (bytes >= kHugePage) {
-      // Not aligned_alloc, whose size is a multiple of the alignment.
-      void* memory = nullptr;
-      PS_CHECK(posix_memalign(&memory, kHugePage, bytes) == 0)
-          << "out of memory for " << bytes << " bytes";
-#if defined(__linux__)
-      // The rest after the last whole huge page stays in small pages: the memory that is counted is
-      // the memory that is taken.
-      madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-#endif
+      void* const memory = AllocateHugePages(bytes);
       data_ = {static_cast<T*>(memory), Free{memory}};
     } else {
       // malloc, aligned here: aligned_alloc of glibc 2.36 does not reuse a free chunk of exactly

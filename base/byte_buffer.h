@@ -13,10 +13,6 @@
 #include <utility>
 #include <vector>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "base/check.h"
 #include "base/huge_page.h"
 
@@ -34,13 +30,9 @@ class LargeAllocator {
   T* allocate(size_t count) {
     PS_CHECK(count <= SIZE_MAX / 2 / sizeof(T)) << "count=" << count;
     const size_t bytes = count * sizeof(T);
-    void* memory = nullptr;
-    const size_t alignment = bytes >= kHugePage ? kHugePage : alignof(std::max_align_t);
-    PS_CHECK(posix_memalign(&memory, alignment, bytes) == 0) << "out of memory for " << bytes;
-#if defined(__linux__)
-    // The rest after the last whole huge page stays in small pages: the size is not rounded up.
-    if (bytes >= kHugePage) madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
-#endif
+    if (bytes >= kHugePage) return static_cast<T*>(AllocateHugePages(bytes));
+    void* const memory = std::malloc(bytes);
+    PS_CHECK(memory != nullptr) << "out of memory for " << bytes << " bytes";
     return static_cast<T*>(memory);
   }
   void deallocate(T* memory, size_t) { std::free(memory); }

@@ -13,7 +13,7 @@
 namespace polysketch {
 namespace {
 
-constexpr int kMostLines = 1000;  // that are kept
+constexpr int kMaxHistoryLines = 1000;
 
 struct Free {
   void operator()(char* text) const { std::free(text); }
@@ -38,7 +38,7 @@ InputLines::InputLines(bool typed)
   // readline() binds the keys of the terminal anew at each call, hence a hook.
   rl_pre_input_hook = [] { return rl_parse_and_bind("bind ^@ em-delete-or-list"); };
   using_history();
-  stifle_history(kMostLines);
+  stifle_history(kMaxHistoryLines);
   // libedit takes a terminal that another program has left without blocking for the end of input.
   fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) & ~O_NONBLOCK);
 }

@@ -8,6 +8,7 @@
 #include "engine/tokenizer/bpe_tokenizer.h"
 #include "engine/tokenizer/sentencepiece_tokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/tokenizer_files.h"
 
 namespace polysketch {
 namespace {
@@ -15,7 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
 constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 constexpr int kMaxConfigDepth = 16;
@@ -51,10 +51,10 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const ModelFolder& folder,
                                                      const std::string& text,
                                                      const std::string& source) {
   json config = json::object();
-  const std::string config_path = folder.PathOf(kConfigFile);
-  if (folder.Has(kConfigFile)) {
-    PS_ASSIGN_OR_RETURN(config,
-                        ReadStrictJson(folder, kConfigFile, kMaxConfigBytes, kMaxConfigDepth));
+  const std::string config_path = folder.PathOf(kTokenizerConfigFile);
+  if (folder.Has(kTokenizerConfigFile)) {
+    PS_ASSIGN_OR_RETURN(
+        config, ReadStrictJson(folder, kTokenizerConfigFile, kMaxConfigBytes, kMaxConfigDepth));
     if (!config.is_object())
       return InvalidArgument(config_path, ": expected an object, found ", DescribeJson(config));
   }

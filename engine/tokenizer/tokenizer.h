@@ -55,7 +55,7 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   virtual ~Tokenizer() = default;
 
-  // What reads such a file elsewhere: "SentencePiece", or "PreTrainedTokenizerFast" of transformers.
+  // The class that reads such a file: "SentencePiece", or transformers' "PreTrainedTokenizerFast".
   virtual std::string_view class_name() const = 0;
   virtual int vocab_size() const = 0;
   virtual int bos_id() const = 0;  // -1: none

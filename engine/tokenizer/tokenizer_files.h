@@ -9,19 +9,19 @@
 
 namespace polysketch {
 
-inline constexpr std::string_view kSentencePieceFile = "tokenizer.model";
-inline constexpr std::string_view kTokenizerJsonFile = "tokenizer.json";
+inline constexpr char kSentencePieceFile[] = "tokenizer.model";
+inline constexpr char kTokenizerJsonFile[] = "tokenizer.json";
+inline constexpr char kTokenizerConfigFile[] = "tokenizer_config.json";
+inline constexpr char kChatTemplateFile[] = "chat_template.jinja";
 // Those that save_pretrained of transformers writes. Only the first is in every such folder.
 inline constexpr std::array<std::string_view, 5> kHuggingFaceFiles = {
-    kTokenizerJsonFile, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "chat_template.jinja"};
+    kTokenizerJsonFile, kTokenizerConfigFile, "special_tokens_map.json", "added_tokens.json",
+    kChatTemplateFile};
 
 // The name of the file that Tokenizer::Load takes. Empty: the folder has none.
 inline std::string TokenizerFile(const ModelFolder& folder) {
-  for (const std::string_view name : {kSentencePieceFile, kTokenizerJsonFile}) {
-    if (folder.Has(std::string(name))) return std::string(name);
-  }
-  return "";
+  if (folder.Has(kSentencePieceFile)) return kSentencePieceFile;
+  return folder.Has(kTokenizerJsonFile) ? kTokenizerJsonFile : "";
 }
 
 }  // namespace polysketch

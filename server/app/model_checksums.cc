@@ -3,7 +3,6 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <sstream>

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/bounded_json.h"
+#include "engine/tokenizer/tokenizer_files.h"
 #include "server/chat/interpreter.h"
 
 namespace polysketch {
@@ -11,8 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kTemplateFile[] = "chat_template.jinja";
-constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr size_t kMaxFileBytes = size_t{16} << 20;
 constexpr const char* kPieces[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
 constexpr auto kReplace = json::error_handler_t::replace;  // of bytes that are no UTF-8
@@ -91,9 +90,9 @@ std::string TemplateOf(const json& config) {
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const ModelFolder& folder,
                                                          const Tokenizer* tokenizer, bool add_bos,
                                                          const std::string& file) {
-  std::string path = folder.PathOf(kConfigFile);
+  std::string path = folder.PathOf(kTokenizerConfigFile);
   PS_ASSIGN_OR_RETURN(const std::optional<std::string> config_text,
-                      ReadIfThere(folder, kConfigFile));
+                      ReadIfThere(folder, kTokenizerConfigFile));
   PS_ASSIGN_OR_RETURN(const json config, ParseConfig(path, config_text.value_or("{}")));
   Source source;
   for (const char* name : kPieces) {
@@ -107,16 +106,16 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(const ModelFolder& fold
   }
   source.text = TemplateOf(config);
   PS_ASSIGN_OR_RETURN(std::optional<std::string> text,
-                      file.empty() ? ReadIfThere(folder, kTemplateFile) : ReadNamed(file));
+                      file.empty() ? ReadIfThere(folder, kChatTemplateFile) : ReadNamed(file));
   if (!file.empty()) {
     path = file;
     source.text = *std::move(text);
   } else if (text.has_value()) {
-    path = folder.PathOf(kTemplateFile);
+    path = folder.PathOf(kChatTemplateFile);
     source.text = *std::move(text);
   } else if (source.text.empty()) {
-    return NotFound(folder.path().string(), ": expected ", kTemplateFile, " or ", kConfigFile,
-                    " with chat_template, found neither");
+    return NotFound(folder.path().string(), ": expected ", kChatTemplateFile, " or ",
+                    kTokenizerConfigFile, " with chat_template, found neither");
   }
   Result<std::unique_ptr<ChatTemplate>> made = Make(std::move(source), tokenizer, add_bos);
   if (made.ok()) return made;

@@ -20,7 +20,7 @@ import messages
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", ROOT / "build/cpu/bin"))
 MIB = 1 << 20
-MOST_TOKENS = 100_000
+MAX_TOKENS = 100_000
 PATIENCE = 60.0  # seconds before something counts as hung
 
 
@@ -219,7 +219,7 @@ def completion_until(ended, address, prompt, tls=None):
     connection = http2.Connection(address, tls=tls)
     try:
         call = connection.call("Complete", [])
-        call.send(messages.complete_request(prompt, MOST_TOKENS), end=True)
+        call.send(messages.complete_request(prompt, MAX_TOKENS), end=True)
         while not ended.is_set() and call.receive(PATIENCE) is not None:
             pass
     finally:
