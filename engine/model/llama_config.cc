@@ -39,6 +39,8 @@ constexpr int kFarSizeUnit = 16, kFarSizeLimit = 128;
 constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
               kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024,
               kPositionsLimit = 1 << 28, kSinksLimit = 1 << 16;
+// Of factors: their products and the squares of these stay far within float32.
+constexpr double kScaleLeast = 1e-4, kScaleMost = 1e4;
 
 // A field that must have one value, or be absent.
 struct OnlyValue {
@@ -91,6 +93,7 @@ struct Family {
   bool reads_mlp_bias = false;
   bool head_norms = false;
   bool reads_no_rope_layers = false;
+  bool reads_scales = false;
   // Whether sliding_window is read, whether use_sliding_window turns it on, and what it is if
   // absent.
   bool reads_window = false, window_is_optional = false;
@@ -139,6 +142,12 @@ constexpr Family kFamilies[] = {
      .reads_no_rope_layers = true,
      .reads_window = true,
      .window_is_optional = true},
+    {.architecture = "GraniteForCausalLM",
+     .only = kOnlyOfTransformers,
+     .kv_heads = 0,
+     .reads_attention_bias = true,
+     .reads_mlp_bias = true,
+     .reads_scales = true},
     {.architecture = "BrumbyForCausalLM",
      .only = kOnlyOfBrumby,
      .kv_heads = 8,
@@ -166,6 +175,7 @@ class LlamaConfigReader {
     for (const OnlyValue& only : family_.only) CheckOnly(only, &fields_);
     Sizes();
     Biases();
+    Scales();
     Rope();
     Window();
     Tokens();
@@ -264,6 +274,20 @@ class LlamaConfigReader {
     if (family_.starcoder2) {
       frame.qkv_bias = frame.out_bias = frame.mlp_bias = fields_.Bool("use_bias", true);
     }
+  }
+
+  // Granite multiplies q.k by attention_multiplier, and divides logits by logits_scaling.
+  void Scales() {
+    if (!family_.reads_scales) return;
+    FrameScales& scales = spec_.frame.scales;
+    const auto factor = [&](const char* name) {
+      return static_cast<float>(fields_.Number(name, kScaleLeast, kScaleMost, 1));
+    };
+    scales.embedding = factor("embedding_multiplier");
+    scales.residual = factor("residual_multiplier");
+    scales.queries =
+        factor("attention_multiplier") * std::sqrt(static_cast<float>(attention_.head_dim));
+    scales.logits = 1 / factor("logits_scaling");
   }
 
   // rope_theta and rope_scaling of transformers 4, rope_parameters of transformers 5.

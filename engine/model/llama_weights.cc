@@ -30,7 +30,7 @@ class LlamaReader {
     }
     PS_ASSIGN_OR_RETURN(weights_->embedding,
                         reader_.ReadVocabulary(kEmbedding, V, D, OfReader({})));
-    PS_ASSIGN_OR_RETURN(const StreamNorm norm, NormOfStream("model.norm"));
+    PS_ASSIGN_OR_RETURN(const StreamNorm norm, NormOfStream("model.norm", frame_.scales.logits));
     weights_->final_norm = norm.norm;
     weights_->output = weights_->embedding;
     if (!frame_.tied) {
@@ -82,9 +82,11 @@ class LlamaReader {
                                {StrCat(attn, "k_proj.", what), kv, d},
                                {StrCat(attn, "v_proj.", what), kv}};
     };
-    PS_ASSIGN_OR_RETURN(layer->qkv, reader_.ReadJoined(qkv("weight"), D, OfReader(norm.scale)));
+    const float scale = frame_.scales.queries;  // of the first rows
+    PS_ASSIGN_OR_RETURN(layer->qkv, reader_.ReadJoined(qkv("weight"), D,
+                                                       Scaled(scale, q * D, OfReader(norm.scale))));
     if (frame_.qkv_bias) {
-      PS_ASSIGN_OR_RETURN(layer->qkv_bias, reader_.ReadJoinedVector(qkv("bias")));
+      PS_ASSIGN_OR_RETURN(layer->qkv_bias, reader_.ReadJoinedVector(qkv("bias"), Scaled(scale, q)));
     }
     PS_ASSIGN_OR_RETURN(layer->out, Writer(attn + "o_proj.weight", q));
     if (frame_.out_bias) {
@@ -157,18 +159,31 @@ class LlamaReader {
     return reader_.KeepVector(maps);
   }
 
-  Result<StreamNorm> NormOfStream(const std::string& name) {
+  // `factor`: of the norm's output.
+  Result<StreamNorm> NormOfStream(const std::string& name, float factor = 1) {
     StreamNorm result;
     if (rotation_) {
       const int64_t shape[] = {frame_.width};
       PS_ASSIGN_OR_RETURN(result.scale, reader_.ReadFloats(name + ".weight", shape));
+      if (const Edit edit = Scaled(factor, frame_.width)) edit(result.scale);
       result.norm.kind = frame_.norm;
       result.norm.epsilon = frame_.epsilon;
       result.norm.scale = reader_.KeepVector(std::vector<float>(result.scale.size(), 1.0f));
     } else {
-      PS_ASSIGN_OR_RETURN(result.norm, Norm(name, frame_.width));
+      PS_ASSIGN_OR_RETURN(result.norm, Norm(name, frame_.width, 0, factor));
     }
+    // The stream is divided by the embedding's factor.
+    result.norm.epsilon /= frame_.scales.embedding * frame_.scales.embedding;
     return result;
+  }
+
+  // Multiplies the first `count` elements by `factor`, and does what `edit` does.
+  static Edit Scaled(float factor, int64_t count, Edit edit = {}) {
+    if (factor == 1) return edit;
+    return [factor, count, edit](std::span<float> values) {
+      for (float& value : values.first(static_cast<size_t>(count))) value *= factor;
+      if (edit) edit(values);
+    };
   }
 
   // What the rotation changes in a matrix [out, D] that reads the residual stream, or a vocabulary
@@ -183,31 +198,38 @@ class LlamaReader {
   // A matrix [in, D] that writes to the residual stream.
   Result<const Matrix*> Writer(const std::string& name, int64_t in) {
     const int64_t D = frame_.width;
-    if (!rotation_) {
-      return reader_.ReadMatrix(name, in, D, MatrixLayout::kOutIn, MatrixRole::kDense);
-    }
+    const Edit edit = OfWriter(D * in);
+    if (!edit) return reader_.ReadMatrix(name, in, D, MatrixLayout::kOutIn, MatrixRole::kDense);
     const Rows all[] = {{name, D}};
-    return reader_.ReadJoined(all, in, [this](std::span<float> matrix) {
-      rotation_->RotateColumns(matrix, reader_.pool());
-    });
+    return reader_.ReadJoined(all, in, edit);
+  }
+
+  // What changes in the `count` elements of a matrix [in, D], or of a bias, that write to the
+  // residual stream.
+  Edit OfWriter(int64_t count) const {
+    const Edit rotate = [this](std::span<float> columns) {
+      rotation_->RotateColumns(columns, reader_.pool());
+    };
+    return Scaled(frame_.scales.residual / frame_.scales.embedding, count,
+                  rotation_ ? rotate : Edit());
   }
 
   Result<const float*> BiasOfWriter(const std::string& name) {
-    const int64_t shape[] = {frame_.width};
-    PS_ASSIGN_OR_RETURN(std::vector<float> bias, reader_.ReadFloats(name, shape));
-    if (rotation_) rotation_->RotateRows(bias, {}, nullptr);
-    return reader_.KeepVector(bias);
+    const Rows all[] = {{name, frame_.width}};
+    return reader_.ReadJoinedVector(all, OfWriter(frame_.width));
   }
 
-  // The norm of that name. `paired_head`: as of Rows.
-  Result<NormWeights> Norm(const std::string& name, int64_t size, int64_t paired_head = 0) {
+  // The norm of that name. `paired_head`: as of Rows. `factor`: of its output.
+  Result<NormWeights> Norm(const std::string& name, int64_t size, int64_t paired_head = 0,
+                           float factor = 1) {
     NormWeights norm;
     norm.kind = frame_.norm;
     norm.epsilon = frame_.epsilon;
     const Rows all[] = {{name + ".weight", size, paired_head}};
-    PS_ASSIGN_OR_RETURN(norm.scale, reader_.ReadJoinedVector(all));
+    PS_ASSIGN_OR_RETURN(norm.scale, reader_.ReadJoinedVector(all, Scaled(factor, size)));
     if (frame_.norm == NormKind::kLayer) {
-      PS_ASSIGN_OR_RETURN(norm.bias, reader_.ReadVector(name + ".bias", size));
+      const Rows bias[] = {{name + ".bias", size}};
+      PS_ASSIGN_OR_RETURN(norm.bias, reader_.ReadJoinedVector(bias, Scaled(factor, size)));
     }
     return norm;
   }

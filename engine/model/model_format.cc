@@ -26,6 +26,7 @@ constexpr ModelFormat kFormats[] = {
     {"Qwen2ForCausalLM", "qwen2", ReadLlama},
     {"Qwen3ForCausalLM", "qwen3", ReadLlama},
     {"SmolLM3ForCausalLM", "smollm3", ReadLlama},
+    {"GraniteForCausalLM", "granite", ReadLlama},
     {"BrumbyForCausalLM", "brumby", ReadLlama},
     {"PowerCoderForCausalLM", "powercoder", ReadLlama},
 };

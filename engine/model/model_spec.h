@@ -11,6 +11,14 @@
 
 namespace polysketch {
 
+// Factors of a frame, as Granite has them. The weights take them over when they are read.
+struct FrameScales {
+  float embedding = 1;
+  float residual = 1;  // of what attention and MLP add to the stream
+  float queries = 1;   // of q.k / sqrt(head_dim)
+  float logits = 1;
+};
+
 // What all layers share: x += attention(norm(x)) out, x += mlp(norm(x)), and what precedes and
 // follows them.
 struct FrameSpec {
@@ -32,6 +40,7 @@ struct FrameSpec {
   std::vector<float> rope_thetas;
   bool tied = true;  // the embedding makes the logits too
   bool output_bias = false;
+  FrameScales scales = {};
 };
 
 struct LayerSpec {

@@ -178,7 +178,7 @@ Result<const Matrix*> WeightReader::ReadJoined(std::span<const Rows> parts, int6
   return Pack(parts.front().name, {joined.data(), type, rows, in}, /*transpose=*/true, role);
 }
 
-Result<const float*> WeightReader::ReadJoinedVector(std::span<const Rows> parts) {
+Result<const float*> WeightReader::ReadJoinedVector(std::span<const Rows> parts, const Edit& edit) {
   std::vector<float> values;
   for (const Rows& part : parts) {
     const int64_t shape[] = {part.count};
@@ -187,6 +187,7 @@ Result<const float*> WeightReader::ReadJoinedVector(std::span<const Rows> parts)
       values.push_back(stored[static_cast<size_t>(StoredRow(part, i))]);
     }
   }
+  if (edit) edit(values);
   return KeepVector(values);
 }
 

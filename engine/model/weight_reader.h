@@ -49,9 +49,9 @@ class WeightReader {
   // Null: there is none.
   ThreadPool* pool() const { return backend_->pool(); }
 
-  // Changes the elements of a matrix as it is stored, before it is packed; empty: none. Such a
-  // matrix is in temporary memory, in float32.
-  using Edit = std::function<void(std::span<float> matrix)>;
+  // Changes the elements of a matrix or vector as they are stored, before they are packed; empty:
+  // none. Such a matrix is in temporary memory, in float32.
+  using Edit = std::function<void(std::span<float> values)>;
 
   // All return INVALID_ARGUMENT, with its name, for a tensor that is missing or has another shape.
 
@@ -76,7 +76,7 @@ class WeightReader {
   // them.
   Result<const Matrix*> ReadJoined(std::span<const Rows> parts, int64_t in, const Edit& edit = {},
                                    MatrixRole role = MatrixRole::kDense);
-  Result<const float*> ReadJoinedVector(std::span<const Rows> parts);
+  Result<const float*> ReadJoinedVector(std::span<const Rows> parts, const Edit& edit = {});
 
   Result<const float*> ReadVector(const std::string& name, int64_t size) {
     const Rows all[] = {{name, size}};

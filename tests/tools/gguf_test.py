@@ -175,7 +175,7 @@ class Conversion(support.ToolTest):
         for ours, (theirs, values) in self.values.items():
             if ours in drop:
                 continue
-            if arch in ("llama", "smollm3") and (".q_proj." in ours or ".k_proj." in ours):
+            if arch in ("llama", "smollm3", "granite") and (".q_proj." in ours or ".k_proj." in ours):
                 values = permuted(values, HEADS if ".q_proj." in ours else KV_HEADS)
             writer.add_tensor(theirs, values)
         if change:
@@ -192,6 +192,7 @@ class Conversion(support.ToolTest):
 
     def test_architectures(self):
         classes = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"}
+        classes["granite"] = "GraniteForCausalLM"
         for arch, name in classes.items():
             with self.subTest(arch):
                 folder = self.made(self.write(arch), arch)
@@ -207,6 +208,19 @@ class Conversion(support.ToolTest):
                 self.assertEqual(made.keys(), self.values.keys())
                 for ours, (_, values) in self.values.items():
                     np.testing.assert_array_equal(made[ours], values, err_msg=ours)
+
+    def test_factors_of_granite(self):
+        def factors(writer):
+            writer.add_attention_scale(0.015625)
+            writer.add_embedding_scale(12.0)
+            writer.add_residual_scale(0.22)
+            writer.add_logit_scale(8.0)
+
+        names = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling")
+        for change, expected in ((factors, [0.015625, 12.0, 0.22, 8.0]), (None, [float(str(np.float32(HEAD_SIZE**-0.5))), 1.0, 1.0, 1.0])):
+            folder = self.made(self.write("granite", pre="refact", change=change), f"out{change is None}")
+            config = json.loads((folder / "config.json").read_text())
+            self.assertEqual([config[name] for name in names], expected)
 
     def test_the_same_bytes_twice(self):
         path = self.write()
@@ -392,9 +406,14 @@ class Conversion(support.ToolTest):
     def test_what_is_not_converted_is_named(self):
         drop = "model.layers.1.mlp.up_proj.weight"
         cases = {
-            "general.architecture: expected one of llama, qwen2, qwen3, smollm3, found 'gemma3'": dict(arch="gemma3"),
+            "general.architecture: expected one of llama, qwen2, qwen3, smollm3, granite, found 'gemma3'": dict(arch="gemma3"),
             "field tokenizer.ggml.pre: expected one of .*, found 'tekken'": dict(pre="tekken"),
             "tensor blk.1.ffn_up.weight: missing": dict(drop=[drop]),
+            "field llama.embedding_scale: not supported": dict(change=lambda writer: writer.add_embedding_scale(2.0)),
+            "field granite.logit_scale: expected 0.0001 to 10000, found 0": dict(arch="granite", change=lambda writer: writer.add_logit_scale(0.0)),
+            "field granite.rope.scaling.finetuned: expected true, found false": dict(
+                arch="granite", change=lambda writer: writer.add_rope_scaling_finetuned(False)
+            ),
             "a mixture of experts": dict(change=lambda writer: writer.add_expert_count(8)),
             "field llama.attention.sliding_window: not supported": dict(change=lambda writer: writer.add_sliding_window(64)),
             "tensor blk.0.extra.weight: not supported": dict(change=lambda writer: writer.add_tensor("blk.0.extra.weight", np.ones(4, np.float32))),

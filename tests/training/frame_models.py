@@ -54,6 +54,8 @@ FAR = {
     "attention_far_length": 150,
 }
 
+SCALES = {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.2, "logits_scaling": 8.0}
+
 # Name -> class of config, and what differs from SIZES.
 CASES = {
     "llama": ("LlamaConfig", {}),
@@ -111,6 +113,9 @@ CASES = {
         "SmolLM3Config",
         {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0], "use_sliding_window": True, "sliding_window": 12},
     ),
+    # Granite's factors; those of the published models are of this size.
+    "granite": ("GraniteConfig", SCALES | {"tie_word_embeddings": True, "rms_norm_eps": 1e-5}),
+    "granite_biases": ("GraniteConfig", SCALES | {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True}),
     # Of the published models: the size of a head. Small heads: the tests that run many requests.
     "brumby": ("Qwen3Config", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 128, "rms_norm_eps": 1e-6}),
     "brumby_small": ("Qwen3Config", {"num_attention_heads": 10, "head_dim": 16, "rms_norm_eps": 1e-6}),

@@ -19,6 +19,7 @@ class Architecture:
     head_norms: bool = False  # RMSNorm of the queries and keys of each head
     qkv_biases: bool = False  # always, and no other ones
     rope_every: int = 0  # layer i has no RoPE if i + 1 is a multiple of it; 0: all layers have it
+    factors: bool = False  # Granite's
 
 
 # By general.architecture. Mistral's models are `llama` in GGUF.
@@ -27,6 +28,14 @@ ARCHITECTURES = {
     "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", qkv_biases=True),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", head_norms=True),
     "smollm3": Architecture("SmolLM3ForCausalLM", "smollm3", permuted=True, rope_every=4),
+    "granite": Architecture("GraniteForCausalLM", "granite", permuted=True, factors=True),
+}
+# Granite's factors: GGUF's name, config.json's.
+_FACTORS = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "logit_scale": "logits_scaling",
+    "residual_scale": "residual_multiplier",
 }
 
 # Fields of an architecture that are read, and those that say nothing about what is computed.
@@ -132,20 +141,31 @@ class Model:
             "vocab_size": self.vocab_size,
             **tokens,
         }
-        if self.architecture.model_type == "llama":
+        if self.architecture.model_type in ("llama", "granite"):
             config["mlp_bias"] = False
         else:
             config["use_sliding_window"] = False
         if every := self.architecture.rope_every:
             config["no_rope_layer_interval"] = every
             config["no_rope_layers"] = [int((i + 1) % every != 0) for i in range(self.layers)]
+        if self.architecture.factors:
+            config |= self._factors()
         return config
+
+    def _factors(self) -> dict[str, float]:
+        # llama.cpp's default of each; the range is the server's.
+        defaults = dict.fromkeys(_FACTORS, 1.0) | {"attention.scale": self.head_size**-0.5}
+        return {ours: self._decimal(theirs, 1e-4, 1e4, defaults[theirs]) for theirs, ours in _FACTORS.items()}
 
     def _check_fields(self) -> None:
         for key, value in self._file.metadata.items():
             name = key.removeprefix(self._prefix)
-            if name != key and name not in _READ and name not in _WITHOUT_EFFECT:
+            known = name in _READ or name in _WITHOUT_EFFECT or (self.architecture.factors and name in _FACTORS)
+            if name != key and not known:
                 raise self._file.error(f"field {key}: not supported, found {value!r:.60}")
+        # In Granite's files it says whether there is RoPE.
+        if self.architecture.factors and not self._file.metadata.get(self._prefix + "rope.scaling.finetuned", True):
+            raise self._file.error(f"field {self._prefix}rope.scaling.finetuned: expected true, found false: a model without RoPE")
         if experts := self._file.metadata.get(self._prefix + "expert_count", 0):
             raise self._file.error(f"field {self._prefix}expert_count: expected 0, found {experts!r:.60}: a mixture of experts")
 

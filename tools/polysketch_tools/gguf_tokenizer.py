@@ -35,6 +35,7 @@ _DIGITS = [{"type": "Digits", "individual_digits": True}, _byte_level(use_regex=
 _PRE_TOKENIZERS = {
     "smollm": _DIGITS,
     "starcoder": _DIGITS,
+    "refact": _DIGITS,
     "gpt-2": [_byte_level(use_regex=True)],
     "llama-bpe": _steps(_LLAMA3),
     "qwen2": _steps(_QWEN2),

@@ -100,11 +100,10 @@ TEST(LlamaConfigTest, WhatMayBeLeftOut) {
 }
 
 TEST(LlamaConfigTest, NullIsAsManyKvHeadsAsHeads) {
-  const std::pair<const char*, const char*> classes[] = {{"LlamaForCausalLM", "llama"},
-                                                         {"MistralForCausalLM", "mistral"},
-                                                         {"Qwen2ForCausalLM", "qwen2"},
-                                                         {"Qwen3ForCausalLM", "qwen3"},
-                                                         {"SmolLM3ForCausalLM", "smollm3"}};
+  const std::pair<const char*, const char*> classes[] = {
+      {"LlamaForCausalLM", "llama"},     {"MistralForCausalLM", "mistral"},
+      {"Qwen2ForCausalLM", "qwen2"},     {"Qwen3ForCausalLM", "qwen3"},
+      {"SmolLM3ForCausalLM", "smollm3"}, {"GraniteForCausalLM", "granite"}};
   for (const auto& [architecture, type] : classes) {
     const json config = With(Of(architecture, type),
                              {{"num_attention_heads", 16}, {"num_key_value_heads", nullptr}});
@@ -122,6 +121,18 @@ TEST(LlamaConfigTest, HowTheClassesDiffer) {
   const FrameSpec llama = SpecOf(With(Llama(), biased)).frame;
   EXPECT_TRUE(llama.qkv_bias && llama.out_bias && llama.mlp_bias);
   EXPECT_FALSE(SpecOf(With(Of("Qwen3ForCausalLM", "qwen3"), biased)).frame.mlp_bias);
+  const json factors = {{"attention_multiplier", 0.5},
+                        {"embedding_multiplier", 12},
+                        {"residual_multiplier", 0.25},
+                        {"logits_scaling", 8}};
+  const FrameScales granite =
+      SpecOf(With(With(Of("GraniteForCausalLM", "granite"), factors), {{"head_dim", 64}}))
+          .frame.scales;
+  EXPECT_EQ(granite.queries, 4);  // of 1 / sqrt(64)
+  EXPECT_EQ(granite.embedding, 12);
+  EXPECT_EQ(granite.residual, 0.25);
+  EXPECT_EQ(granite.logits, 0.125);
+  EXPECT_EQ(SpecOf(With(Llama(), factors)).frame.scales.embedding, 1);
   const ModelSpec smollm3 = SpecOf(Of("SmolLM3ForCausalLM", "smollm3"));
   EXPECT_TRUE(smollm3.frame.tied);
   EXPECT_EQ(smollm3.frame.rope_thetas, RopeThetas(8, 2e6));
@@ -494,6 +505,7 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
       {With(Llama(), {{"eos_token_id", {2, 100}}}), {"eos_token_id", "found the number 100"}},
       {With(Llama(), {{"rms_norm_eps", 0}}), {"rms_norm_eps"}},
       {With(Of("SmolLM3ForCausalLM", "smollm3"), {{"no_rope_layers", {1}}}), {"no_rope_layers"}},
+      {With(Of("GraniteForCausalLM", "granite"), {{"logits_scaling", 0}}), {"logits_scaling"}},
   };
   for (const auto& c : cases) {
     const std::string error = ErrorOf(c.config);
