@@ -5,6 +5,7 @@
 #include <iostream>
 #include <thread>
 
+#include "base/standard_descriptors.h"
 #include "bench/ceilings.h"
 #include "bench/drift.h"
 #include "bench/kernel_bench.h"

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/standard_descriptors.h"
 #include "clients/cpp/commands.h"
 #include "polysketch_build_info.h"
 

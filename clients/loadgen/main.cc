@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/standard_descriptors.h"
 #include "clients/cpp/first_signal.h"
 #include "clients/cpp/json.h"
 #include "clients/cpp/options.h"

@@ -14,6 +14,7 @@
 
 #include "base/logging.h"
 #include "base/memory_limit.h"
+#include "base/standard_descriptors.h"
 #include "base/utf8.h"
 #include "polysketch_build_info.h"
 #include "server/app/command_line.h"

@@ -158,5 +158,24 @@ TEST(Environment, UnknownVariablesAreWarnedOf) {
   EXPECT_EQ(log.find("POLYSKETCH_SERVER"), std::string::npos) << log;
 }
 
+// A descriptor that a library opened would take the place of one that the parent process closed:
+// the client would wait for it, and what the server logs would go to it.
+TEST(StandardDescriptors, ClosedOnesAreNull) {
+  const auto started = [](const std::string& shell, const std::string& program) {
+    return ProcessOptions{.arguments = {"/bin/sh", "-c", shell, Binary(program)}};
+  };
+  const ProcessResult client = RunProcess(started("exec \"$0\" complete <&-", "polysketch"));
+  EXPECT_EQ(client.exit_status, 2);
+  EXPECT_NE(client.standard_error.find("found none"), std::string::npos) << client.standard_error;
+
+  const std::string flags = " --listen 127.0.0.1:0 --metrics-listen 127.0.0.1:0 --model ";
+  Process server(started("exec \"$0\"" + flags + DemoModel() + " <&- 2>&-", "polysketch-server"));
+  ASSERT_TRUE(WaitUntil([&] { return !server.StandardOutput().empty(); }));
+  for (const char* descriptor : {"0", "2"}) {
+    const auto link = "/proc/" + std::to_string(server.pid()) + "/fd/" + descriptor;
+    EXPECT_EQ(std::filesystem::read_symlink(link), "/dev/null");
+  }
+}
+
 }  // namespace
 }  // namespace polysketch::e2e
