@@ -34,7 +34,8 @@ constexpr Flag kFlags[] = {
     {"trust-request-chat-template", kSwitch, "", &C::trust_request_chat_template, 0, 0,
      "accepts chat_template of chat completions, in place of the server's (docs/openai-api.md). A "
      "template may write control pieces around text of others, and take 512 MiB of work."},
-    {"tool-format", kChoice, "auto|hermes|llama3_json|mistral|pythonic|json", &C::tool_format, 0, 0,
+    {"tool-format", kChoice, "auto|hermes|llama3_json|mistral|pythonic|json|granite",
+     &C::tool_format, 0, 0,
      "form in which the model writes calls of tools (docs/openai-api.md). auto: the form that the "
      "chat template declares."},
     {"reasoning-format", kChoice, "auto|none|deepseek", &C::reasoning_format, 0, 0,

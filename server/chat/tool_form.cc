@@ -33,6 +33,9 @@ constexpr Form kForms[] = {
      "pythonic",
      {.separator = ", ", .before = "[", .after = "]", .call = {"", "(**", ")"}}},
     {ToolForm::kJson, "json", {.separator = "\n"}},
+    {ToolForm::kGranite,
+     "granite",
+     {.open = "<|tool_call|>", .separator = ", ", .before = "[", .after = "]"}},
 };
 
 const Form& FormOf(ToolForm form) {
@@ -67,6 +70,7 @@ std::optional<ToolForm> DetectToolForm(std::string_view chat_template) {
   }
   if (has("<tool_call>")) return ToolForm::kHermes;
   if (has("[TOOL_CALLS]")) return ToolForm::kMistral;
+  if (has("<|tool_call|>")) return ToolForm::kGranite;
   // A template of Llama 4 and of some of Llama 3.2 shows the call [func_name1(params_name1=...)].
   if (has("[func_name1(")) return ToolForm::kPythonic;
   if (has("<|python_tag|>") || (has(R"("parameters": )") && has("<|start_header_id|>")))

@@ -13,10 +13,14 @@ enum class ToolForm {
   kMistral,   // [TOOL_CALLS][{"name": NAME, "arguments": {...}}]
   kPythonic,  // [NAME(x=1, y="a")]
   kJson,      // {"name": NAME, "arguments": {...}}, one after the other
+  kGranite,   // <|tool_call|>[{"name": NAME, "arguments": {...}}]: Granite 3
 };
+inline constexpr ToolForm kToolForms[] = {ToolForm::kHermes,  ToolForm::kLlama,
+                                          ToolForm::kMistral, ToolForm::kPythonic,
+                                          ToolForm::kJson,    ToolForm::kGranite};
 
 // The name of a form, as --tool-format has it: "hermes", "llama3_json", "mistral", "pythonic",
-// "json".
+// "json", "granite".
 std::string_view ToolFormName(ToolForm form);
 std::optional<ToolForm> ToolFormOf(std::string_view name);
 

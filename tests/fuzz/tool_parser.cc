@@ -52,11 +52,9 @@ void CheckEvents(const ToolParsing& parsing, std::string_view text, const ToolEv
 
 void Run(std::string_view bytes) {
   if (bytes.size() < 2) return;
-  constexpr ToolForm kForms[] = {ToolForm::kHermes, ToolForm::kLlama, ToolForm::kMistral,
-                                 ToolForm::kPythonic, ToolForm::kJson};
   const auto first = static_cast<unsigned char>(bytes[0]);
   const auto piece = static_cast<unsigned char>(bytes[1]);
-  const ToolParsing parsing{.form = kForms[first % 5],
+  const ToolParsing parsing{.form = kToolForms[first % std::size(kToolForms)],
                             .names = {"f", "get_weather"},
                             .max_calls = (first & 64) != 0 ? 1 : kMaxCalls,
                             .unmarked = (first & 128) != 0};

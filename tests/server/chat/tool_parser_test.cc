@@ -1,6 +1,5 @@
 #include "server/chat/tool_parser.h"
 
-#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -58,12 +57,11 @@ std::string Read(ToolForm form, const std::string& text, int max_calls = kMaxCal
 constexpr char kParis[] = R"({"city": "Paris"})";
 
 TEST(ToolForm, NamesAndDetection) {
-  for (const ToolForm form : {ToolForm::kHermes, ToolForm::kLlama, ToolForm::kMistral,
-                              ToolForm::kPythonic, ToolForm::kJson})
-    EXPECT_EQ(ToolFormOf(ToolFormName(form)), form);
+  for (const ToolForm form : kToolForms) EXPECT_EQ(ToolFormOf(ToolFormName(form)), form);
   EXPECT_EQ(ToolFormOf("xml"), std::nullopt);
   EXPECT_EQ(DetectToolForm("{{ '<tool_call>' }}"), ToolForm::kHermes);
   EXPECT_EQ(DetectToolForm("{{ '[TOOL_CALLS] [' }}"), ToolForm::kMistral);
+  EXPECT_EQ(DetectToolForm("respond only with <|tool_call|> followed by"), ToolForm::kGranite);
   EXPECT_EQ(DetectToolForm("{{ '<|python_tag|>' }}"), ToolForm::kLlama);
   EXPECT_EQ(DetectToolForm("[func_name1(params_name1=params_value1)]"), ToolForm::kPythonic);
   EXPECT_EQ(DetectToolForm("<tool_call>\n<function="), std::nullopt);
@@ -135,6 +133,8 @@ TEST(ToolParser, FormsThatBeginTheOutput) {
   EXPECT_EQ(Read(ToolForm::kMistral,
                  R"(Hm. [TOOL_CALLS] [{"name": "f", "arguments": {"x": "]"}}, {"name": "f"}])"),
             R"('Hm.'f({"x": "]"})f({}))");
+  EXPECT_EQ(Read(ToolForm::kGranite, R"(So. <|tool_call|>[{"name": "f", "arguments": {"x": 1}}])"),
+            R"('So.'f({"x": 1}))");
   EXPECT_EQ(Read(ToolForm::kMistral, R"([{"name": "f"}])"), R"('[{"name": "f"}]')");
   // The end of an array belongs to its calls, whatever follows.
   EXPECT_EQ(Read(ToolForm::kJson, R"([{"name": "f"}] so)"), "f({})' so'");
@@ -283,8 +283,7 @@ TEST(ToolParser, SplitsChangeNothing) {
   std::mt19937 random(1);
   int calls = 0;
   for (int i = 0; i < 60'000; ++i) {
-    const ToolForm form = std::array{ToolForm::kHermes, ToolForm::kLlama, ToolForm::kMistral,
-                                     ToolForm::kPythonic, ToolForm::kJson}[random() % 5];
+    const ToolForm form = kToolForms[random() % std::size(kToolForms)];
     ToolParsing parsing = Parsing(form, random() % 4 == 0 ? 1 : kMaxCalls);
     parsing.unmarked = random() % 4 == 0;
     std::string text;
@@ -292,6 +291,7 @@ TEST(ToolParser, SplitsChangeNothing) {
     if (random() % 2 == 0)
       text = form == ToolForm::kHermes     ? "<tool_call>{\"name\": \"f\""
              : form == ToolForm::kMistral  ? "[TOOL_CALLS][{\"name\": \"f\""
+             : form == ToolForm::kGranite  ? "<|tool_call|>[{\"name\": \"f\""
              : form == ToolForm::kPythonic ? "[f("
                                            : "{\"name\": \"f\"";
     for (size_t count = random() % 10; count > 0; --count)

@@ -343,8 +343,9 @@ class ToolGrammars : public testing::ChatGrammars {
 };
 
 TEST_F(ToolGrammars, RequiredCallsAreValidInEveryForm) {
-  for (const char* const form : {"hermes", "llama3_json", "mistral", "pythonic", "json"}) {
-    model_.tool_form = ToolFormOf(form);
+  for (const ToolForm tool_form : kToolForms) {
+    const std::string form(ToolFormName(tool_form));
+    model_.tool_form = tool_form;
     const auto job = Job(WithTools("\"tool_choice\": \"required\""));
     const auto named =
         Job(WithTools(R"("tool_choice": {"type": "function", "function": {"name": "get_time"}})"));
