@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -84,9 +86,12 @@ class LlamaReader {
     };
     const float scale = frame_.scales.queries;  // of the first rows
     PS_ASSIGN_OR_RETURN(layer->qkv, reader_.ReadJoined(qkv("weight"), D,
-                                                       Scaled(scale, q * D, OfReader(norm.scale))));
+                                                       Scaled(scale, OfReader(norm.scale),
+                                                              static_cast<size_t>(q * D))));
     if (frame_.qkv_bias) {
-      PS_ASSIGN_OR_RETURN(layer->qkv_bias, reader_.ReadJoinedVector(qkv("bias"), Scaled(scale, q)));
+      PS_ASSIGN_OR_RETURN(
+          layer->qkv_bias,
+          reader_.ReadJoinedVector(qkv("bias"), Scaled(scale, {}, static_cast<size_t>(q))));
     }
     PS_ASSIGN_OR_RETURN(layer->out, Writer(attn + "o_proj.weight", q));
     if (frame_.out_bias) {
@@ -165,7 +170,7 @@ class LlamaReader {
     if (rotation_) {
       const int64_t shape[] = {frame_.width};
       PS_ASSIGN_OR_RETURN(result.scale, reader_.ReadFloats(name + ".weight", shape));
-      if (const Edit edit = Scaled(factor, frame_.width)) edit(result.scale);
+      if (const Edit edit = Scaled(factor)) edit(result.scale);
       result.norm.kind = frame_.norm;
       result.norm.epsilon = frame_.epsilon;
       result.norm.scale = reader_.KeepVector(std::vector<float>(result.scale.size(), 1.0f));
@@ -177,11 +182,11 @@ class LlamaReader {
     return result;
   }
 
-  // Multiplies the first `count` elements by `factor`, and does what `edit` does.
-  static Edit Scaled(float factor, int64_t count, Edit edit = {}) {
+  // Multiplies the elements, or the first `count` of them, by `factor`, and does what `edit` does.
+  static Edit Scaled(float factor, Edit edit = {}, size_t count = SIZE_MAX) {
     if (factor == 1) return edit;
-    return [factor, count, edit](std::span<float> values) {
-      for (float& value : values.first(static_cast<size_t>(count))) value *= factor;
+    return [factor, edit, count](std::span<float> values) {
+      for (float& value : values.first(std::min(count, values.size()))) value *= factor;
       if (edit) edit(values);
     };
   }
@@ -198,25 +203,22 @@ class LlamaReader {
   // A matrix [in, D] that writes to the residual stream.
   Result<const Matrix*> Writer(const std::string& name, int64_t in) {
     const int64_t D = frame_.width;
-    const Edit edit = OfWriter(D * in);
+    const Edit edit = OfWriter();
     if (!edit) return reader_.ReadMatrix(name, in, D, MatrixLayout::kOutIn, MatrixRole::kDense);
     const Rows all[] = {{name, D}};
     return reader_.ReadJoined(all, in, edit);
   }
 
-  // What changes in the `count` elements of a matrix [in, D], or of a bias, that write to the
-  // residual stream.
-  Edit OfWriter(int64_t count) const {
+  // What changes in a matrix [in, D], or a bias, that writes to the residual stream.
+  Edit OfWriter() const {
     const Edit rotate = [this](std::span<float> columns) {
       rotation_->RotateColumns(columns, reader_.pool());
     };
-    return Scaled(frame_.scales.residual / frame_.scales.embedding, count,
-                  rotation_ ? rotate : Edit());
+    return Scaled(frame_.scales.residual / frame_.scales.embedding, rotation_ ? rotate : Edit());
   }
 
   Result<const float*> BiasOfWriter(const std::string& name) {
-    const Rows all[] = {{name, frame_.width}};
-    return reader_.ReadJoinedVector(all, OfWriter(frame_.width));
+    return reader_.ReadVector(name, frame_.width, OfWriter());
   }
 
   // The norm of that name. `paired_head`: as of Rows. `factor`: of its output.
@@ -226,10 +228,9 @@ class LlamaReader {
     norm.kind = frame_.norm;
     norm.epsilon = frame_.epsilon;
     const Rows all[] = {{name + ".weight", size, paired_head}};
-    PS_ASSIGN_OR_RETURN(norm.scale, reader_.ReadJoinedVector(all, Scaled(factor, size)));
+    PS_ASSIGN_OR_RETURN(norm.scale, reader_.ReadJoinedVector(all, Scaled(factor)));
     if (frame_.norm == NormKind::kLayer) {
-      const Rows bias[] = {{name + ".bias", size}};
-      PS_ASSIGN_OR_RETURN(norm.bias, reader_.ReadJoinedVector(bias, Scaled(factor, size)));
+      PS_ASSIGN_OR_RETURN(norm.bias, reader_.ReadVector(name + ".bias", size, Scaled(factor)));
     }
     return norm;
   }

@@ -78,9 +78,9 @@ class WeightReader {
                                    MatrixRole role = MatrixRole::kDense);
   Result<const float*> ReadJoinedVector(std::span<const Rows> parts, const Edit& edit = {});
 
-  Result<const float*> ReadVector(const std::string& name, int64_t size) {
+  Result<const float*> ReadVector(const std::string& name, int64_t size, const Edit& edit = {}) {
     const Rows all[] = {{name, size}};
-    return ReadJoinedVector(all);
+    return ReadJoinedVector(all, edit);
   }
   // A tensor as it is stored.
   Result<std::vector<float>> ReadFloats(const std::string& name, std::span<const int64_t> shape);

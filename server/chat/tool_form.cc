@@ -38,6 +38,8 @@ constexpr Form kForms[] = {
      {.open = "<|tool_call|>", .separator = ", ", .before = "[", .after = "]"}},
 };
 
+static_assert(std::size(kForms) == std::size(kToolForms));
+
 const Form& FormOf(ToolForm form) {
   for (const Form& one : kForms) {
     if (one.form == form) return one;

@@ -3,6 +3,7 @@
 // arrives. The first byte selects the form, the second the cut.
 #include "server/chat/tool_parser.h"
 
+#include <iterator>
 #include <string>
 
 #include "base/bounded_json.h"

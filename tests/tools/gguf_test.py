@@ -191,8 +191,13 @@ class Conversion(support.ToolTest):
         return self.dir / out
 
     def test_architectures(self):
-        classes = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "smollm3": "SmolLM3ForCausalLM"}
-        classes["granite"] = "GraniteForCausalLM"
+        classes = {
+            "llama": "LlamaForCausalLM",
+            "qwen2": "Qwen2ForCausalLM",
+            "qwen3": "Qwen3ForCausalLM",
+            "smollm3": "SmolLM3ForCausalLM",
+            "granite": "GraniteForCausalLM",
+        }
         for arch, name in classes.items():
             with self.subTest(arch):
                 folder = self.made(self.write(arch), arch)
