@@ -22,6 +22,9 @@ class TrainedRow:
     def use_attention(self, backend: str) -> None:
         self._model.use_attention(backend)
 
+    def compile_layers(self) -> None:
+        self._model.compile_layers()
+
     def forward(self) -> float:
         with torch.no_grad():
             return self._timed(self._loss)

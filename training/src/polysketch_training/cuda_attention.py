@@ -9,6 +9,7 @@ from polysketch_training import cuda_calls
 from polysketch_training import cuda_library as binding
 
 
+@torch.compiler.disable  # the library's calls are no operations that TorchInductor could compile
 def polysketch_attention(
     v,
     *,
@@ -37,6 +38,7 @@ def polysketch_attention(
     return _attend(v, near, far, log_decay, block, powers, stabilizer, sums=None, chunk=False, want_sums=False)[0]
 
 
+@torch.compiler.disable
 def chunk_attention(
     v,
     *,

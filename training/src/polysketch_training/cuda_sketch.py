@@ -8,6 +8,7 @@ from polysketch_training import cuda_calls
 from polysketch_training import cuda_library as binding
 
 
+@torch.compiler.disable
 def supports(network) -> bool:
     """Whether the library has kernels of the network's sizes for this device, and no matrix is more than a matrix (as LoRA
     makes it)."""
@@ -17,6 +18,7 @@ def supports(network) -> bool:
     return plain and binding.default_library().supports_sketch(width, network.sketch_size)
 
 
+@torch.compiler.disable
 def learned_sketch(x, network):
     """Returns network(x), [..., r] of x's dtype, for x [..., d].
 

@@ -75,6 +75,12 @@ class PolysketchModel(nn.Module):
         for layer in self.layers:
             layer.attn.backend = backend
 
+    def compile_layers(self) -> None:
+        """Has TorchInductor compile the layers from their next call on: all but the library's kernels. Sums are rounded at other
+        places."""
+        for layer in self.layers:
+            layer.compile(dynamic=False)
+
     def forward(
         self,
         tokens: torch.Tensor,

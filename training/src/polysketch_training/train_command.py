@@ -124,6 +124,8 @@ def _make_model(args, settings: Settings, tokenizer: pathlib.Path) -> Polysketch
                  for name, t in model.named_parameters() if ".attn.gate." in name}  # fmt: skip
         load_server_tensors(model, gates | tensors)
     model.use_attention(args.attention)
+    if args.compile:
+        model.compile_layers()
     return model
 
 

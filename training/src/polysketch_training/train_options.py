@@ -121,6 +121,11 @@ def _add_run(group) -> None:
         default="torch",
         help="library: libpolysketch-attention.so, named by POLYSKETCH_ATTENTION_LIBRARY",
     )
+    group.add_argument(
+        "--compile",
+        action="store_true",
+        help="TorchInductor compiles the layers: fewer kernels and bytes around attention, other roundings; the first steps take minutes",
+    )
     group.add_argument("--cpu", action="store_true", help="use no GPU")
     group.add_argument("--threads", type=positive, metavar="N", help="threads of the CPU (default: torch's)")
 
