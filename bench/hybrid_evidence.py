@@ -1,9 +1,10 @@
 """Measures linearized models and controls beside their teacher, in the same server and weights format: loss by genre and depth,
-recall by form and distance, bytes of a state, prefill and decode by context. Writes OUT/results.json and OUT/results.md. The same
+recall by form and distance, two tasks of RULER, instructions followed in a chat, bytes of a state, prefill and decode by context. Writes OUT/results.json and OUT/results.md. The same
 command continues: what is in results.json is not measured again."""
 
 import argparse
 import hashlib
+import itertools
 import json
 import math
 import pathlib
@@ -11,6 +12,8 @@ import statistics
 import subprocess
 
 import harness
+import hybrid_instructions
+import hybrid_ruler
 import numpy as np
 
 from polysketch_training.linearize.decoder import load_tokenizer
@@ -43,8 +46,8 @@ def parse():
     parser.add_argument("--text", type=pair, action="append", required=True, metavar="GENRE=FILE",
                         help="text that training did not see; recall prompts are made of the first; repeatable")
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="FOLDER")
-    parser.add_argument("--stages", default="loss,recall,speed", metavar="LIST")
-    parser.add_argument("--weights", default="bf16", help="of loss and recall (default bf16)")
+    parser.add_argument("--stages", default="loss,recall,instructions,speed", metavar="LIST")
+    parser.add_argument("--weights", default="bf16", help="of all but speed (default bf16)")
     parser.add_argument("--windows", type=int, default=2, help="of each genre (default 2)")
     parser.add_argument("--window", type=int, default=8192, help="tokens of a window of text (default 8192)")
     parser.add_argument("--recall", type=numbers, default=[1024, 4096], metavar="N,...", help="tokens of prompts (default 1024,4096)")
@@ -71,7 +74,8 @@ class Results:
     def __init__(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "results.json"
-        self.all = json.loads(self._path.read_text()) if self._path.exists() else {"about": {}, "loss": {}, "recall": {}, "speed": {}}
+        known = json.loads(self._path.read_text()) if self._path.exists() else {}
+        self.all = {stage: known.get(stage, {}) for stage in ("about", "loss", "recall", "instructions", "speed")}
 
     def claim(self, what, found):
         """Texts or models by name: what the folder was measured with goes on with it."""
@@ -145,11 +149,13 @@ def qualities(options, results):
                         window = [*prefix, *ids[at : at + room].tolist()]
                         results.measure("loss", model, f"{genre} {i}", lambda window=window: losses(server, window))
             if "recall" in options.stages:
-                for length in options.recall:
-                    for kind in FORMS:
-                        for i in range(options.prompts):
-                            made = prompt(tokenizer, filler, kind, length, 7000 + i, prefix)
-                            results.measure("recall", model, f"{length} {kind} {i}", lambda made=made: answers(server, made))
+                kinds = dict.fromkeys(FORMS, prompt) | dict.fromkeys(hybrid_ruler.TASKS, hybrid_ruler.ruler_prompt)
+                for length, kind, i in itertools.product(options.recall, kinds, range(options.prompts)):
+                    made = kinds[kind](tokenizer, filler, kind, length, 7000 + i, prefix)
+                    results.measure("recall", model, f"{length} {kind} {i}", lambda made=made: answers(server, made))
+            if "instructions" in options.stages:
+                for name in hybrid_instructions.INSTRUCTIONS:
+                    results.measure("instructions", model, name, lambda name=name: hybrid_instructions.follow(server, name))
 
 
 def speeds(options, results):
@@ -225,6 +231,14 @@ def distance_table(found):
     return table(["tokens", "distance", *found], rows)
 
 
+def instruction_table(found):
+    def share(rows):
+        return f"{sum(row['followed'] for row in rows)} of {sum(row['asked'] for row in rows)}"
+
+    rows = [[name, *(share([values[name]]) for values in found.values())] for name in found["teacher"]]
+    return table(["instruction", *found], [*rows, ["all", *(share(values.values()) for values in found.values())]])
+
+
 def speed_table(found):
     rows = []
     for context in sorted({context for values in found.values() for context in values}, key=int):
@@ -245,6 +259,7 @@ def report(results):
     for stage, title, tables in (
         ("loss", "Loss, nats a token; others less the teacher, +- the standard error over blocks of 512 tokens", [loss_table]),
         ("recall", "Recall: answers / tokens of answers / nats an answer", [recall_table, distance_table]),
+        ("instructions", "Instructions: answers that follow", [instruction_table]),
         ("speed", "Speed, in parentheses the share of the teacher's", [speed_table]),
     ):
         if results[stage]:
@@ -258,7 +273,7 @@ def main():
     results.claim("texts", {genre: [path.name, sha256(path)] for genre, path in options.text.items()})
     results.claim("models", {name: sha256(path / "SHA256SUMS") for name, path in options.model.items()})
     results.claim("weights", {"loss and recall": options.weights})
-    if {"loss", "recall"} & set(options.stages.split(",")):
+    if {"loss", "recall", "instructions"} & set(options.stages.split(",")):
         qualities(options, results)
     if "speed" in options.stages:
         speeds(options, results)

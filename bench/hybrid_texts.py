@@ -4,9 +4,10 @@ and OUT/held-out, for bench/hybrid --text, of which nothing is in OUT/train.
     .venv-training/bin/python bench/hybrid_texts.py OUT
 
 Novels are token files of models/demo (experiments/decay_gate has the same); the rest is of this tree, of Python's library and of
-Debian's package git."""
+Debian's packages."""
 
 import argparse
+import gzip
 import lzma
 import pathlib
 import subprocess
@@ -24,6 +25,9 @@ BOOKS, BOOK_TOKENS = 24, 16000  # of training: the first tokens of books at even
 NOVEL = "The House of the Dead"
 LENGTH = 150_000  # characters of a held-out text
 SOURCES, SOURCES_LENGTH = ("engine/*.cc", "engine/*.h"), 1_000_000  # characters
+LIBRARY = pathlib.Path(argparse_file).parent
+MODULES, MODULE_LENGTH = 100, 15_000  # of Python's library: files at even distances, the first characters of each
+NEWS, NEWS_LENGTH = 60, 15_000  # of Debian's packages: the same
 
 
 def parse():
@@ -32,6 +36,7 @@ def parse():
     parser.add_argument("--novels", type=pathlib.Path, default=SHARED / "training/train.bin.xz", help="tokens (uint16) of training, xz")
     parser.add_argument("--unseen-novels", type=pathlib.Path, default=SHARED / "data/eval.bin", help="tokens (uint16) of other books")
     parser.add_argument("--git-notes", type=pathlib.Path, default=pathlib.Path("/usr/share/doc/git/RelNotes"))
+    parser.add_argument("--packages", type=pathlib.Path, default=pathlib.Path("/usr/share/doc"), help="NEWS.gz of Debian's packages")
     return parser.parse_args()
 
 
@@ -46,14 +51,27 @@ def tracked(*patterns):
     return "\n\n".join((ROOT / name).read_text(encoding="utf-8") for name in sorted(names))
 
 
+def starts(paths, count, length):
+    """The first characters of `count` of the files, at even distances."""
+    chosen = paths if len(paths) <= count else [paths[len(paths) * i // count] for i in range(count)]
+    contents = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes() for path in chosen)
+    return "\n\n".join(content.decode("utf-8", "replace")[:length] for content in contents)
+
+
 def training(options, processor):
     with lzma.open(options.novels) as file:
         found = books(np.frombuffer(file.read(), np.uint16))
     chosen = [found[len(found) * i // BOOKS] for i in range(BOOKS)]
+    held_out_files = (pathlib.Path(argparse_file), pathlib.Path(subprocess_file))
+    modules = [path for path in sorted(LIBRARY.glob("*.py")) + sorted(LIBRARY.glob("[a-o]*/*.py")) if path not in held_out_files]
+    modules = [path for path in modules if path.stat().st_size >= MODULE_LENGTH and "test" not in path.parts]
+    news = sorted({path.resolve() for path in options.packages.glob("*/NEWS.gz")})
     return {
         **{f"novel-{i:02}": processor.decode(book[1 : 1 + BOOK_TOKENS].tolist()) for i, book in enumerate(chosen)},
         "documents": tracked("*.md"),
         "cpp": tracked(*SOURCES)[:SOURCES_LENGTH],
+        "python": starts(modules, MODULES, MODULE_LENGTH),
+        "news": starts(news, NEWS, NEWS_LENGTH),
     }
 
 

@@ -53,7 +53,7 @@ def _digits(rng: np.random.Generator, least: int, most: int) -> str:
     return "".join(map(str, rng.integers(0, 10, int(rng.integers(least, most + 1)))))
 
 
-def _line(tokenizer, before: str, answer: str, after: str) -> tuple[list[int], int, int]:
+def answered_line(tokenizer, before: str, answer: str, after: str) -> tuple[list[int], int, int]:
     """The ids of a line, tokenized as a whole, and which of them spell the answer."""
     text = f"\n\n{before} {answer}{after}\n\n"
     begin = len(f"\n\n{before} ")
@@ -72,25 +72,30 @@ def prompt(tokenizer, text: np.ndarray, kind: str, length: int, seed: int, prefi
         rng = np.random.default_rng([seed, length, list(FORMS).index(kind)])
         names = rng.permutation(_NAMES)[:count]
         answers = [_digits(rng, 5, 5) if words is None else str(rng.choice(words)) for _ in names]
-        lines = [_line(tokenizer, before.format(name=name), answer, after) for name, answer in zip(names, answers)]
+        lines = [answered_line(tokenizer, before.format(name=name), answer, after) for name, answer in zip(names, answers)]
         used = 2 * sum(len(ids) for ids, _, _ in lines) + len(prefix)
         if used * _QUESTION_SHARE <= length:
             break
     else:
         raise ToolError(f"expected room for a fact and a question in half of {length} tokens, found that they take {used}; longer samples")
-    filler = length - used
-    start = int(rng.integers(0, len(text) - filler))
-    ids, places = list(prefix), []
-    for i, (line, begin, _) in enumerate(lines):
-        ids += text[start + filler * i // count : start + filler * (i + 1) // count].tolist()
-        places.append(len(ids) + begin)
-        ids += line
+    ids, places = spread(rng, text, [line for line, _, _ in lines], length - used, prefix)
     found = []
     for i in rng.permutation(count):
         line, begin, end = lines[i]
-        found.append((len(ids) + begin, len(ids) + end, len(ids) + begin - places[i]))
+        found.append((len(ids) + begin, len(ids) + end, len(ids) - places[i]))
         ids += line
     return Prompt(kind, np.array(ids, np.int32), found)
+
+
+def spread(rng: np.random.Generator, text: np.ndarray, facts: list[list[int]], filler: int, prefix: list[int]) -> tuple[list[int], list[int]]:
+    """`filler` tokens in a row of the text with the facts at even distances, the last at the end; and where each fact begins."""
+    start = int(rng.integers(0, len(text) - filler))
+    ids, places = list(prefix), []
+    for i, fact in enumerate(facts):
+        ids += text[start + filler * i // len(facts) : start + filler * (i + 1) // len(facts)].tolist()
+        places.append(len(ids))
+        ids += fact
+    return ids, places
 
 
 def training_sequence(rng: np.random.Generator, tokenizer, text: np.ndarray, length: int, share: float, prefix: list[int]) -> np.ndarray:
