@@ -10,7 +10,7 @@ from figures_plan import KINDS, MEASURES, Shape
 
 MARGIN, ROW, LABELS = 64, 22, 150  # of bars: the height of a row, the width of its label
 LEGEND_COLUMNS = 4
-COLOUR_OF = {kind: COLOURS[i] for i, kind in enumerate(KINDS)}
+COLOUR_OF = {kind: COLOURS[i % len(COLOURS)] for i, kind in enumerate(KINDS)}
 
 # Training steps a second that the PolySketchFormer paper prints, by context: 110M parameters, 32 A100 GPUs, JAX. At 32k the
 # model has 4 layers. None: out of memory.

@@ -18,7 +18,8 @@ using ::polysketch::testing::TemporaryFolder;
 using ::polysketch::testing::WriteBytes;
 
 json Valid(const std::string& attention) {
-  const bool square = attention.ends_with("_square");
+  const bool square =
+      TraitsOf(AttentionKindOf(attention).value_or(AttentionKind::kSoftmax)).coefficients;
   json config = {{"format_version", square ? 3 : 1},
                  {"architecture", "polysketchformer"},
                  {"attention", attention},
