@@ -72,6 +72,10 @@ class EngineImpl : public Engine {
     return Status();
   }
 
+  Status CheckLength(const GenerateRequest& request) const override {
+    return memory_.MaxTokens(request).status();
+  }
+
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<EventStream> stream) override {
     PS_RETURN_IF_ERROR(Check(&request));
     PS_ASSIGN_OR_RETURN(int64_t max_tokens, memory_.MaxTokens(request));

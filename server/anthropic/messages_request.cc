@@ -203,6 +203,7 @@ Result<CompletionJob> ToMessagesJob(const Json& body, const ServedModel& model,
     job.options.Name("stop", "stop_sequences");
   }
   ReadOutputFormat(&fields, "output_config", "effort", &request);
+  ReadBetaFormat(&fields, &request);
   job.options.grammar.output = OutputField(body);
   job.options.migrates = false;
   ReadMaxTokens(&fields, {"max_tokens"}, &job);

@@ -2,6 +2,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "server/chat/call_object.h"
 #include "server/chat/tool_parser.h"
 
@@ -100,6 +101,7 @@ class JsonToolParser final : public ToolParser {
     }
     if (c == '{' && calls_ < max_calls_) {
       call_.emplace(&names_);
+      call_begin_ = held_.size();
       state_ = State::kCall;
       return InCall(c, events);
     }
@@ -122,6 +124,11 @@ class JsonToolParser final : public ToolParser {
     if (result == CallObject::Result::kNoCall) return Leave(events);
     held_ += c;
     if (result == CallObject::Result::kComplete) {
+      // What the server would refuse in a history is no call: numbers and characters without a value.
+      if (!ParseJson(std::string_view(held_).substr(call_begin_)).ok()) {
+        Leave(events);
+        return true;
+      }
       AddToolEvent(Kind::kEnd, "", events);
       held_.clear();
       call_.reset();
@@ -167,8 +174,9 @@ class JsonToolParser final : public ToolParser {
   const int max_calls_;
   const std::string_view open_, close_;  // static
   State state_;
-  std::string held_;    // since the last event that was text or ended a call
-  size_t matched_ = 0;  // bytes of open_, or in kClose of close_
+  std::string held_;       // since the last event that was text or ended a call
+  size_t matched_ = 0;     // bytes of open_, or in kClose of close_
+  size_t call_begin_ = 0;  // of call_ in held_
   int calls_ = 0;
   int calls_here_ = 0;  // since open_
   bool array_ = false;  // the calls are in an array

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/json_scanner.h"
 #include "server/chat/python_call.h"
 #include "server/chat/tool_parser.h"
@@ -66,7 +67,8 @@ class PythonicToolParser final : public ToolParser {
     if (c != ')' && c != ']' && c != '}') return;
     if (--depth_ > 0) return;
     const std::optional<PythonCall> call = ParsePythonCall(call_);
-    if (!call || !names_.contains(call->name)) return Leave(events);
+    if (!call || !names_.contains(call->name) || !ParseJson(call->arguments).ok())
+      return Leave(events);
     AddToolEvent(Kind::kCall, call->name, events);
     AddToolEvent(Kind::kArguments, call->arguments, events);
     AddToolEvent(Kind::kEnd, "", events);

@@ -48,12 +48,15 @@ Json UsageJson(const Answer& answer) {
   return json;
 }
 
-// Adds the fields of this server: the session after the completion, and how to continue a migrated
-// one.
-void AddServerFields(const Answer& answer, Json* json) {
+// Adds the fields of this server: the session after the completion, and how to continue that of a
+// prompt which was migrated.
+void AddSession(const Answer& answer, Json* json) {
   if (answer.session.has_value())
     (*json)["session"] = {{"id", answer.session->session()}, {"tokens", answer.session->tokens()}};
-  if (!answer.resume_token.empty()) (*json)["resume_token"] = answer.resume_token;
+}
+void AddResumeToken(const Answer& answer, size_t prompt, Json* json) {
+  if (prompt < answer.resume_tokens.size() && !answer.resume_tokens[prompt].empty())
+    (*json)["resume_token"] = answer.resume_tokens[prompt];
 }
 
 // Completions and chat completions: choices in an envelope, usage as the last event.
@@ -72,7 +75,8 @@ class ChoicesForm : public AnswerForm {
     Json body = Envelope(header_, /*stream=*/false);
     AddPromptIds(answer, &body);
     body["usage"] = UsageJson(*answer);
-    AddServerFields(*answer, &body);
+    AddSession(*answer, &body);
+    if (answer->resume_tokens.size() == 1) AddResumeToken(*answer, 0, &body);
     if (options_.prompt_logprobs && prompt_of_response()) body[kPromptLogprobs] = Json::array();
     std::string text = WithMember(body, "choices", choices);
     if (prompt_of_response()) text = WithPromptLogprobs(std::move(text), 0, *answer);
@@ -91,7 +95,10 @@ class ChoicesForm : public AnswerForm {
     Json more = Json::object();
     AddPromptIds(answer, &more);
     if (options_.include_usage) more["usage"] = UsageSoFar(index, *answer);
-    if (!choice->finish_reason.empty()) AddServerFields(*answer, &more);
+    if (!choice->finish_reason.empty()) {
+      AddSession(*answer, &more);
+      AddResumeToken(*answer, PromptOf(index), &more);
+    }
     std::string event = head_;
     ((event += '[') += piece) += ']';
     more.empty() ? event += '}' : (event += ',').append(JsonText(more), 1);
@@ -113,12 +120,12 @@ class ChoicesForm : public AnswerForm {
   // Whether what is said of the prompt is a member of the response, not of its choices.
   virtual bool prompt_of_response() const = 0;
 
-  // The text of a choice, with the echo.
-  static std::string TakeText(AnswerChoice* choice) {
-    std::string text = std::exchange(choice->text, {});
-    if (choice->echo != nullptr) text.insert(0, choice->echo->text);
-    return text;
+  // What precedes the text that was generated.
+  static std::string TakePrefix(AnswerChoice* choice) {
+    std::string prefix = choice->echo != nullptr ? choice->echo->text : "";
+    return prefix += std::exchange(choice->prefix, {});
   }
+  size_t PromptOf(size_t index) const { return index / static_cast<size_t>(options_.choices); }
   // The JSON of choice `index`: `field` with `value`, and with all else that it has, which is
   // taken.
   std::string ChoiceJson(size_t index, const char* field, Json value, Answer* answer) {
@@ -128,6 +135,9 @@ class ChoicesForm : public AnswerForm {
     json["logprobs"] = choice->logprobs ? Json::array() : Json();
     json["finish_reason"] = choice->finish_reason.empty() ? Json() : Json(choice->finish_reason);
     AddStopReason(*choice, &json);
+    // The response has that of its only prompt, and an event of a stream that of its choice.
+    if (!options_.stream && answer->resume_tokens.size() > 1)
+      AddResumeToken(*answer, PromptOf(index), &json);
     AddChoiceIds(index, answer, &json);
     const bool with_prompt = options_.prompt_logprobs && !prompt_of_response();
     if (with_prompt) json[kPromptLogprobs] = Json::array();
@@ -147,7 +157,7 @@ class ChoicesForm : public AnswerForm {
   // prompt of choice `index`, if there are any.
   std::string WithPromptLogprobs(std::string object, size_t index, const Answer& answer) const {
     if (!options_.prompt_logprobs) return object;
-    const EchoedPrompt& echo = answer.echoes[index / static_cast<size_t>(options_.choices)];
+    const EchoedPrompt& echo = answer.echoes[PromptOf(index)];
     return WithMember(std::move(object), kPromptLogprobs, StrCat("[", echo.prompt_logprobs, "]"));
   }
 
@@ -156,9 +166,7 @@ class ChoicesForm : public AnswerForm {
     if (!options_.token_ids) return;
     if (!prompt_of_response()) {
       if (with_ids_.size() <= index) with_ids_.resize(index + 1);
-      if (!with_ids_[index])
-        (*json)["prompt_token_ids"] =
-            answer->prompt_ids[index / static_cast<size_t>(options_.choices)];
+      if (!with_ids_[index]) (*json)["prompt_token_ids"] = answer->prompt_ids[PromptOf(index)];
       with_ids_[index] = true;
     }
     (*json)["token_ids"] = std::exchange(answer->choices[index].token_ids, {});
@@ -175,7 +183,7 @@ class ChoicesForm : public AnswerForm {
   // Of a choice and its prompt; null unless the client asks for it.
   Json UsageSoFar(size_t index, const Answer& answer) const {
     if (!options_.continuous_usage) return {};
-    const size_t prompt = index / static_cast<size_t>(options_.choices);
+    const size_t prompt = PromptOf(index);
     const int64_t before =
         prompt < answer.prompt_tokens.size() ? answer.prompt_tokens[prompt].value_or(0) : 0;
     const int64_t tokens = answer.choices[index].tokens;
@@ -200,7 +208,8 @@ class TextCompletionForm final : public ChoicesForm {
   }
   bool prompt_of_response() const override { return false; }
   std::string WholeChoice(size_t index, Answer* answer) override {
-    return ChoiceJson(index, "text", TakeText(&answer->choices[index]), answer);
+    AnswerChoice* const choice = &answer->choices[index];
+    return ChoiceJson(index, "text", TakePrefix(choice) + std::exchange(choice->text, {}), answer);
   }
   std::string PieceChoice(size_t index, Answer* answer) override {
     return WholeChoice(index, answer);
@@ -226,9 +235,8 @@ class ChatForm final : public ChoicesForm {
   std::string WholeChoice(size_t index, Answer* answer) override {
     AnswerChoice* const choice = &answer->choices[index];
     Json message, calls = Json::array();
-    std::string content = TakeText(choice);
     Stream whole;
-    if (options().tools) content = ReadCalls(content, /*streams=*/false, choice, &whole, &calls);
+    std::string content = TakePrefix(choice) + TakeText(/*streams=*/false, choice, &whole, &calls);
     message["role"] = "assistant";
     message["content"] = calls.empty() || !content.empty() ? Json(std::move(content)) : Json();
     message["refusal"] = nullptr;
@@ -243,9 +251,8 @@ class ChatForm final : public ChoicesForm {
     AnswerChoice* const choice = &answer->choices[index];
     if (index >= streams_.size()) streams_.resize(index + 1);
     Stream& stream = streams_[index];
-    std::string text = TakeText(choice);
     Json calls = Json::array();
-    if (options().tools) text = ReadCalls(text, /*streams=*/true, choice, &stream, &calls);
+    std::string text = TakePrefix(choice) + TakeText(/*streams=*/true, choice, &stream, &calls);
     Json delta = Json::object();
     if (!stream.began) delta["role"] = "assistant";
     if (!choice->reasoning.empty())
@@ -266,9 +273,10 @@ class ChatForm final : public ChoicesForm {
     int complete = 0;  // of them
   };
 
-  // Returns the text of a piece that is no part of a call, and adds the parts of calls to `calls`.
-  std::string ReadCalls(const std::string& piece, bool streams, AnswerChoice* choice,
-                        Stream* stream, Json* calls) {
+  // Returns the text of a choice that is no part of a call, and adds the parts of calls to `calls`.
+  std::string TakeText(bool streams, AnswerChoice* choice, Stream* stream, Json* calls) {
+    const std::string piece = std::exchange(choice->text, {});
+    if (!options().tools) return piece;
     const ToolParsing& tools = *options().tools;
     if (stream->parser == nullptr) stream->parser = NewToolParser(tools);
     ToolEvents events = stream->parser->Read(piece, !choice->finish_reason.empty());

@@ -1,6 +1,7 @@
 // The form of a response of one of OpenAI's endpoints: how what was generated becomes JSON.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,8 +11,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "polysketch/v1/polysketch.pb.h"
 #include "server/openai/completion_request.h"
+#include "server/openai/control_filter.h"
 #include "server/openai/logprobs.h"
 
 namespace polysketch {
@@ -24,10 +27,28 @@ struct EchoedPrompt {
   std::string prompt_logprobs;
 };
 
+// Tells which tokens of an output are reasoning.
+class ReasoningCounter {
+ public:
+  ReasoningCounter(const ReasoningReader& reader, const IncrementalDecoder& decoder)
+      : reader_(reader), decoder_(decoder) {}
+  // Whether the next token belongs to the reasoning or to one of its marks.
+  bool IsReasoning(int32_t token) {
+    const bool before = reader_.reasons();
+    reader_.Take(decoder_.Append(token));
+    return before || reader_.reasons();
+  }
+
+ private:
+  ReasoningReader reader_;
+  IncrementalDecoder decoder_;
+};
+
 // What has come of one choice. The form takes what it sends: echo, text and log-probabilities.
 struct AnswerChoice {
   const EchoedPrompt* echo = nullptr;  // that is due; shared by the choices of a prompt
   std::string reasoning;               // comes before the text
+  std::string prefix;                  // comes before it too: the client's, which is not parsed
   std::string text;
   std::optional<Logprobs> logprobs;
   std::string finish_reason;  // "stop", "length", "migrated"; empty: it runs
@@ -37,7 +58,9 @@ struct AnswerChoice {
   int64_t tokens = 0;                     // generated
   std::vector<int32_t> token_ids;         // with CompletionOptions::token_ids
   std::optional<ReasoningReader> reader;  // that divides reasoning and text; nullopt: all is text
-  int64_t reasoning_tokens = 0;
+  std::optional<ReasoningCounter> counter;
+  std::optional<ControlFilter> filter;  // with CompletionOptions::marks
+  int64_t reasoning_tokens = 0;         // up to the one that ends the reasoning
 };
 
 struct Answer {
@@ -47,8 +70,11 @@ struct Answer {
   std::vector<std::optional<int64_t>> prompt_tokens;  // by prompt; nullopt: not known yet
   v1::Usage usage;
   std::optional<v1::Session> session;
-  std::string resume_token;
+  std::vector<std::string> resume_tokens;  // by prompt; empty: it was not migrated
 
+  bool migrated() const {
+    return std::ranges::any_of(resume_tokens, [](const auto& token) { return !token.empty(); });
+  }
   // Of the tokens of all choices; nullopt if reasoning is not told from the answer.
   std::optional<int64_t> ReasoningTokens() const;
 };

@@ -194,6 +194,15 @@ void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prom
   if (ids->size() > most) ids->ExtractSubrange(0, static_cast<int>(ids->size() - most), nullptr);
 }
 
+void ShowMarks(std::initializer_list<std::string_view> marks, CompletionJob* job) {
+  std::vector<std::string_view>& shown = job->options.marks;
+  const v1::CompleteRequest& request = job->common;
+  const bool skips = !request.has_skip_special_tokens() || request.skip_special_tokens();
+  if (!skips && shown.empty()) return;
+  shown.insert(shown.end(), marks);
+  job->common.set_skip_special_tokens(false);
+}
+
 void ReadGeneration(JsonFields* fields, CompletionJob* job) {
   v1::CompleteRequest* const request = &job->common;
   ReadSampling(fields, &job->options, request->mutable_sampling());

@@ -37,10 +37,12 @@ struct CompletionOptions {
   std::optional<ToolParsing> tools;
   // How reasoning is told from the answer; nullopt: all is the answer.
   std::optional<ReasoningReader> reasoning;
-  bool include_reasoning = true;           // else it is dropped
-  std::string request_id;                  // in place of the header's, in the answer; empty: none
-  std::vector<std::string> turn_ends;      // stop strings of the chat template, not of the client
-  std::string prefix;                      // of the text of each choice: what the answer continues
+  bool include_reasoning = true;       // else it is dropped
+  std::string request_id;              // in place of the header's, in the answer; empty: none
+  std::vector<std::string> turn_ends;  // stop strings of the chat template, not of the client
+  std::string prefix;                  // of the text of each choice: what the answer continues
+  // With skip_special_tokens: control pieces that the text has, since it is read by them.
+  std::vector<std::string_view> marks;     // static
   bool token_ids = false;                  // those of prompt and output are returned
   bool tokens_as_ids = false;              // tokens of log-probabilities are named by their ids
   std::optional<int64_t> truncate_prompt;  // to this number of tokens; -1: to what the model takes
@@ -89,6 +91,10 @@ void ReadPromptLogprobs(JsonFields* fields, CompletionOptions* options,
                         v1::CompleteRequest* request);
 // Leaves the last tokens of a prompt of token ids, as truncate_prompt_tokens says.
 void TruncatePrompt(const ServedModel& model, const CompletionJob& job, v1::Prompt* prompt);
+
+// Has the text of the output contain marks, which may be control pieces: others are taken out of it
+// (control_filter.h), unless the request shows all.
+void ShowMarks(std::initializer_list<std::string_view> marks, CompletionJob* job);
 
 // Reads the sampling parameters, stop conditions, priority and use of the prefix cache: the fields
 // that the endpoints have in common.

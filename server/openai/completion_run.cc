@@ -80,11 +80,13 @@ void CompletionRun::Start() {
   answer_.choices.resize(job_.calls() * static_cast<size_t>(job_.options.choices));
   for (AnswerChoice& choice : answer_.choices) {
     choice.reader = job_.options.reasoning;
-    choice.text = job_.options.prefix;
+    if (!job_.options.marks.empty()) choice.filter.emplace(tokenizer_, job_.options.marks);
+    choice.prefix = job_.options.prefix;
   }
   if (job_.options.token_ids) answer_.prompt_ids.resize(job_.calls());
   answer_.echoes.resize(job_.calls());
   answer_.prompt_tokens.resize(job_.calls());
+  answer_.resume_tokens.resize(job_.calls());
   decoders_.resize(job_.calls());
   for (size_t prompt = 0; prompt < job_.calls(); ++prompt) {
     HttpCall::Callbacks callbacks;
@@ -106,7 +108,7 @@ void CompletionRun::Start() {
       const auto& ids = request.prompt().tokens().ids();
       answer_.prompt_ids[prompt].assign(ids.begin(), ids.end());
     }
-    if (job_.options.logprobs) {
+    if (job_.options.logprobs || job_.options.reasoning) {
       // The text of the response begins after the prompt, although its tokens come.
       const bool hidden = request.echo() && !job_.options.echo;
       if (hidden) request.set_echo(false);
@@ -141,7 +143,8 @@ void CompletionRun::OnSubmitted(size_t prompt, int64_t tokens) {
   if (ended_ || !job_.options.stream) return;
   StartStream();
   for (const AnswerChoice& choice : answer_.choices) {
-    if (!choice.reasoning.empty() || !choice.text.empty() || !choice.finish_reason.empty())
+    if (!choice.reasoning.empty() || !choice.prefix.empty() || !choice.text.empty() ||
+        !choice.finish_reason.empty())
       SendChoice(&choice);
   }
 }
@@ -165,7 +168,7 @@ void CompletionRun::OnFinish(size_t prompt, const Status& status) {
   if (ended_) return;
   if (!status.ok()) return Fail(OfPrompt(status, prompt, answer_.prompt_tokens.size()));
   if (running_ > 0) return;
-  if (!answer_.resume_token.empty() && !job_.options.migrates)
+  if (answer_.migrated() && !job_.options.migrates)
     return Fail(Unavailable("the server is draining").WithReason(Reason::kDraining));
   if (!hooks_.before_end) return Complete();
   hooks_.before_end(answer_, [self = shared_from_this()](const Status& last) {
@@ -211,7 +214,7 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
     if (!job_.options.echo) return Status();
   }
   if (echo == nullptr) {
-    choice->tokens += delta.tokens_size();
+    CountTokens(prompt, delta, choice);
     if (job_.options.token_ids) {
       choice->token_ids.insert(choice->token_ids.end(), delta.tokens().begin(),
                                delta.tokens().end());
@@ -250,7 +253,26 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
   return HoldReply(job_.options.stream ? bytes : bytes * job_.options.choices);
 }
 
-void CompletionRun::AddText(const std::string& text, bool ends, AnswerChoice* choice) {
+// A delta has as many tokens as were ready, and its text may lag behind them: reasoning is counted
+// token by token.
+void CompletionRun::CountTokens(size_t prompt, const v1::Delta& delta, AnswerChoice* choice) {
+  for (const int32_t token : delta.tokens())
+    if (choice->filter.has_value()) choice->filter->Add(token);
+  if (!choice->reader.has_value() || !decoders_[prompt].has_value()) {
+    choice->tokens += delta.tokens_size();
+    return;
+  }
+  if (!choice->counter.has_value())
+    choice->counter.emplace(*job_.options.reasoning, *decoders_[prompt]);
+  for (const int32_t token : delta.tokens()) {
+    ++choice->tokens;
+    if (choice->counter->IsReasoning(token)) choice->reasoning_tokens = choice->tokens;
+  }
+}
+
+void CompletionRun::AddText(const std::string& generated, bool ends, AnswerChoice* choice) {
+  const std::string text =
+      choice->filter.has_value() ? choice->filter->Take(generated, ends) : generated;
   if (!choice->reader.has_value()) {
     choice->text += text;
     return;
@@ -259,9 +281,7 @@ void CompletionRun::AddText(const std::string& text, bool ends, AnswerChoice* ch
     if (job_.options.include_reasoning) choice->reasoning += parts.reasoning;
     choice->text += parts.answer;
   };
-  if (choice->reader->reasons()) choice->reasoning_tokens = choice->tokens;
   add(choice->reader->Take(text));
-  if (choice->reader->reasons()) choice->reasoning_tokens = choice->tokens;
   if (ends) add(choice->reader->Finish());
 }
 
@@ -286,10 +306,14 @@ void CompletionRun::OnFinishMessage(size_t prompt, const v1::Finish& finish) {
   usage.set_completion_tokens(usage.completion_tokens() + finish.usage().completion_tokens());
   usage.set_cached_tokens(usage.cached_tokens() + finish.usage().cached_tokens());
   if (finish.has_session()) answer_.session = finish.session();
-  if (!finish.resume_token().empty()) answer_.resume_token = finish.resume_token();
-  if (ChoiceOf(prompt, 0)->finish_reason.empty()) {  // n = 1: no message about the choice
-    ChoiceOf(prompt, 0)->tokens = finish.usage().completion_tokens();
-    EndChoice(prompt, 0, finish);
+  answer_.resume_tokens[prompt] = finish.resume_token();
+  // Choices without a message about their end: the only one, and those that were migrated.
+  const auto choices = static_cast<int>(answer_.choices.size() / answer_.prompt_tokens.size());
+  for (int i = 0; i < choices && !ended_; ++i) {
+    AnswerChoice* const choice = ChoiceOf(prompt, i);
+    if (!choice->finish_reason.empty()) continue;
+    if (choices == 1) choice->tokens = finish.usage().completion_tokens();
+    EndChoice(prompt, i, finish);
   }
   OnSubmitted(prompt, finish.usage().prompt_tokens());
 }

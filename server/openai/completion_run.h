@@ -43,8 +43,10 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   void OnSubmitted(size_t prompt, int64_t tokens);
   AnswerChoice* ChoiceOf(size_t prompt, int choice);
   Status OnDelta(size_t prompt, const v1::Delta& delta);
+  // Counts the tokens of a delta, and which of them are reasoning.
+  void CountTokens(size_t prompt, const v1::Delta& delta, AnswerChoice* choice);
   // Adds output to a choice. `ends`: it is the last.
-  void AddText(const std::string& text, bool ends, AnswerChoice* choice);
+  void AddText(const std::string& generated, bool ends, AnswerChoice* choice);
   // Holds the memory of `bytes` more of the response, as JSON, that are collected.
   Status HoldReply(int64_t bytes);
   // `end`: a ChoiceFinish, or the Finish of the only choice.
@@ -62,8 +64,9 @@ class CompletionRun final : public std::enable_shared_from_this<CompletionRun> {
   CompletionJob job_;                       // without the requests, once their calls have started
   const std::unique_ptr<AnswerForm> form_;  // guarded by mutex_
   ServiceContext* const service_;
-  const Tokenizer* const tokenizer_;                         // may be null
-  std::vector<std::optional<IncrementalDecoder>> decoders_;  // by prompt, with logprobs
+  const Tokenizer* const tokenizer_;  // may be null
+  std::vector<std::optional<IncrementalDecoder>>
+      decoders_;  // by prompt, with logprobs or reasoning
   const Hooks hooks_;
   std::vector<std::shared_ptr<HttpCall>> calls_;  // used on the thread of the HTTP server
   std::mutex mutex_;

@@ -73,7 +73,22 @@ std::vector<RefusedParameters> AllRefused() {
       // Where an endpoint does not read them.
       {"it is a parameter of another endpoint",
        {"best_of=1",
-        "add_special_tokens=true",
+        "add_special_tokens=true false",
+        "add_generation_prompt=true",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "expected_position",
+        "include",
+        "include_reasoning=true",
+        "logprobs_from=0",
+        "output_config",
+        "output_format",
+        "reasoning",
+        "reasoning_effort=\"none\"",
+        "reasoning_format=\"auto\" \"none\"",
+        "stream_options",
+        "thinking={\"type\":\"disabled\"}",
+        "top_logprobs=0",
         "n=1",
         "n_predict=-1",
         "parallel_tool_calls=true",
@@ -104,15 +119,18 @@ std::vector<RefusedParameters> AllRefused() {
   };
 }
 
+// False, and what is empty, is off too, unless the default is true.
 bool IsOff(const Json& value, std::string_view off) {
-  if (value == false || (value.is_structured() && value.empty())) return true;
-  if (value.is_string() && value.get_ref<const std::string&>().empty()) return true;
+  bool on_by_default = false;
   while (!off.empty()) {
     const std::string_view one = off.substr(0, off.find(' '));
     if (value == Json::parse(one)) return true;
+    on_by_default = on_by_default || one == "true";
     off.remove_prefix(std::min(off.size(), one.size() + 1));
   }
-  return false;
+  if (value.is_boolean()) return value == false && !on_by_default;
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.is_structured() && value.empty();
 }
 
 // "messages[3].name" as "messages[].name": the names that are counted are few.

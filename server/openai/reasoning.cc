@@ -89,8 +89,8 @@ Status BindReasoning(const ReasoningUse& use, const ServedModel& model, Completi
   options->include_reasoning = use.include;
   const ControlPiece* const piece = tokenizer.ControlPieceAt(marks.close);
   const bool control = piece != nullptr && piece->text == marks.close;
-  // No grammar writes a control piece, and the text has none unless the request asks for it.
-  if (control && !request->has_structured_output()) request->set_skip_special_tokens(false);
+  // No grammar writes a control piece.
+  if (control && !request->has_structured_output()) ShowMarks({marks.open, marks.close}, job);
   if (!request->has_structured_output()) return Status();
   const std::string& field = options->grammar.output;
   if (!control) return FreeReasoning(marks, start, field, request);

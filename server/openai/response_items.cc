@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <unordered_map>
 
 #include "server/http/json_text.h"
 
@@ -54,6 +55,15 @@ Json WithoutNulls(const Json& value) {
   return kept;
 }
 
+// Clients name items as they like, but a page begins after an id: one that came before gets a number.
+// `ids`: those that came before, with their numbers of use.
+void MakeUnique(Json* item, std::unordered_map<std::string, int64_t>* ids) {
+  const auto own = (*item)["id"].get<std::string>();  // InputItems
+  std::string id = own;
+  while (!ids->try_emplace(id, 1).second) id = StrCat(own, "_", ++(*ids)[own]);
+  (*item)["id"] = std::move(id);
+}
+
 }  // namespace
 
 std::string InputItems(const Json& input, std::string_view name) {
@@ -100,6 +110,7 @@ Result<std::string> ItemsPage(const std::vector<StoredResponses::Pointer>& conve
                               const ItemsQuery& query) {
   std::string data, first_id = "null", last_id = "null";  // JSON
   int64_t count = 0;
+  std::unordered_map<std::string, int64_t> ids;
   bool begun = query.after.empty(), more = false;
   // One response is parsed at a time, and none that the page does not reach.
   for (size_t i = 0; i < conversation.size() && !more; ++i) {
@@ -107,6 +118,7 @@ Result<std::string> ItemsPage(const std::vector<StoredResponses::Pointer>& conve
     std::vector<Json> items = ItemsOf(*conversation[index], index > 0);
     if (!query.ascending) std::ranges::reverse(items);
     for (Json& item : items) {
+      MakeUnique(&item, &ids);
       if (!begun) {
         begun = item.value("id", Json()) == query.after;
         continue;

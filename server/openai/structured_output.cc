@@ -27,6 +27,7 @@ const std::vector<OutputPath>& OutputPaths() {
       {{"response_format"}},
       {{"text", "format", "schema"}, Source::kSchema},
       {{"output_config", "format", "schema"}, Source::kSchema},
+      {{"output_format", "schema"}, Source::kSchema},
       {{"guided_json"}, Source::kSchema},
       {{"json_schema"}, Source::kSchema},  // llama.cpp's, as grammar
       {{"guided_regex"}, Source::kRegex},
@@ -204,6 +205,10 @@ void ReadGuided(JsonFields* fields, v1::CompleteRequest* request) {
 void ReadResponseFormat(JsonFields* fields, v1::CompleteRequest* request) {
   ReadFormat(fields, "response_format", "response_format.", "json_schema", request);
   ReadCompact(fields, request);
+}
+
+void ReadBetaFormat(JsonFields* fields, v1::CompleteRequest* request) {
+  ReadFormat(fields, "output_format", "output_format.", nullptr, request);
 }
 
 void ReadOutputFormat(JsonFields* fields, const char* name, const char* ignored,

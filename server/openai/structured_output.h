@@ -41,6 +41,8 @@ void ReadResponseFormat(JsonFields* fields, v1::CompleteRequest* request);
 // Anthropic's Messages API. `ignored`: the other member.
 void ReadOutputFormat(JsonFields* fields, const char* name, const char* ignored,
                       v1::CompleteRequest* request);
+// Reads output_format, the name of output_config.format in Anthropic's beta.
+void ReadBetaFormat(JsonFields* fields, v1::CompleteRequest* request);
 // The value of `text` that a response repeats. `body`: of ParseCompletionBody.
 nlohmann::ordered_json EchoedText(const nlohmann::ordered_json& body);
 

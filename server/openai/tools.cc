@@ -219,8 +219,8 @@ bool MayBind(const ServedModel& model, const v1::CompleteRequest& request) {
   return !request.ignore_eos() && !long_output && model.description.eos_ids_size() > 0;
 }
 
-Result<ToolParsing> Bind(const ToolUse& use, const ServedModel& model,
-                         v1::CompleteRequest* request) {
+Result<ToolParsing> Bind(const ToolUse& use, const ServedModel& model, CompletionJob* job) {
+  v1::CompleteRequest* const request = &job->common;
   const bool required = use.choice == Choice::kRequired;
   // A template that takes no tools gets them as text, which asks for the form json.
   if (!required && !model.tool_form && model.chat_template->takes_tools()) {
@@ -238,8 +238,7 @@ Result<ToolParsing> Bind(const ToolUse& use, const ServedModel& model,
   const bool control = piece != nullptr && piece->text == framing.open;
 
   const bool formatted = request->has_structured_output();
-  // A control piece is not sampled under a grammar, and not in the text unless the request asks for
-  // it.
+  // A control piece is not sampled under a grammar.
   parsing.unmarked = control && (required || formatted);
   const Tags tags(use, framing, control);
   if (required) {
@@ -260,7 +259,7 @@ Result<ToolParsing> Bind(const ToolUse& use, const ServedModel& model,
     SetFormat({{"type", "or"}, {"elements", Json::array({tags.Calls(), answer})}}, kCompact,
               request);
   } else if (control) {
-    request->set_skip_special_tokens(false);
+    ShowMarks({framing.open, framing.close}, job);
   } else if (!framing.open.empty() && MayBind(model, *request)) {
     SetFormat(tags.TextWithCalls(), kCompact, request);
     if (request->structured_output().structural_tag().size() > kMaxGrammarBytes)
@@ -287,7 +286,7 @@ ToolUse ReadTools(JsonFields* fields, bool flat) {
 
 Status BindTools(const ToolUse& use, const ServedModel& model, CompletionJob* job) {
   if (use.choice == Choice::kNone) return Status();
-  PS_ASSIGN_OR_RETURN(job->options.tools, Bind(use, model, &job->common));
+  PS_ASSIGN_OR_RETURN(job->options.tools, Bind(use, model, job));
   GrammarFields& fields = job->options.grammar;
   for (const Tool& tool : use.callable) fields.tools.push_back(tool.schema_field);
   // Of the grammar of all tools.

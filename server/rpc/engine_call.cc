@@ -125,6 +125,8 @@ Status EngineCall::Submit(Request request, std::unique_ptr<Renderer> renderer) {
     // The message is gone, and its prompt belongs to the engine.
     message_memory_.Release();
     input_memory_.SetPhase(RequestPhase::kRequest);
+    // What never fits is no matter of quota or of memory that others hold now.
+    PS_RETURN_IF_ERROR(model().engine->CheckLength(request));
     PS_RETURN_IF_ERROR(ReserveTokens(MaxTokens(request, model().rules)));
     PS_RETURN_IF_ERROR(ReserveSession((request.start == nullptr ? 0 : request.start->tokens()) +
                                       MaxTokens(request, model().rules)));

@@ -414,6 +414,59 @@ TEST_P(StoreTest, SeveralChoicesMove) {
   EXPECT_EQ(rest["usage"]["completion_tokens"], kChoices * kTokens);
 }
 
+// So does each prompt of a request over HTTP, whose choices all end.
+TEST_P(StoreTest, SeveralPromptsMove) {
+  const int tokens = testing::kSanitized ? 400 : 1000;
+  const auto body = [&](const std::string& prompts, int n) {
+    return Json{{"prompt", Json::parse(prompts)},
+                {"max_tokens", tokens},
+                {"n", n},
+                {"seed", 7},
+                {"temperature", 1},
+                {"ignore_eos", true}}
+        .dump();
+  };
+  ServerOptions options = Options();
+  options.flags.insert(options.flags.end(), {"--http-listen", "127.0.0.1:0"});
+  const Server last(options);
+  // `start`, or what a drain left of it and the rest.
+  const auto moved = [&](const std::string& start) {
+    Server first(options);
+    HttpAnswer answer;
+    std::thread call([&] { answer = Http(first.http_address(), "/v1/completions", start); });
+    while (first.Metric("polysketch_generation_tokens_total") < 20) std::this_thread::yield();
+    first.process().Signal(SIGTERM);
+    call.join();
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return Json::parse(answer.body);
+  };
+  const auto whole = [&](const std::string& start) {
+    return Json::parse(Http(last.http_address(), "/v1/completions", start).body)["choices"];
+  };
+  const auto resume = [&](const Json& token) {
+    const std::string request = Json{{"resume_token", token}}.dump();
+    return Json::parse(Http(last.http_address(), "/v1/completions", request).body)["choices"];
+  };
+  const std::string two = body(R"(["Once upon a time", "The king"])", 1);
+  const Json prompts = moved(two), want = whole(two);
+  EXPECT_FALSE(prompts.contains("resume_token"));
+  for (size_t i = 0; i < 2; ++i) {
+    const Json& choice = prompts["choices"][i];
+    ASSERT_EQ(choice["finish_reason"], "migrated") << prompts;
+    const Json rest = resume(choice["resume_token"]);
+    EXPECT_EQ(choice["text"].get<std::string>() + rest[0]["text"].get<std::string>(),
+              want[i]["text"]);
+  }
+  const std::string choices = body(R"("Once upon a time")", 2);
+  const Json both = moved(choices), wanted = whole(choices);
+  const Json rest = resume(both["resume_token"]);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(both["choices"][i]["finish_reason"], "migrated") << both;
+    EXPECT_EQ(both["choices"][i]["text"].get<std::string>() + rest[i]["text"].get<std::string>(),
+              wanted[i]["text"]);
+  }
+}
+
 // The client does the same, and a completion in a session takes the session along.
 TEST_P(StoreTest, ASessionMovesWithItsCompletion) {
   constexpr int kTokens = testing::kSanitized ? 1000 : 3000;

@@ -97,6 +97,15 @@ TEST(ToolParser, Hermes) {
 }
 
 TEST(ToolParser, WhatIsNoCallIsText) {
+  // A history with these arguments would be refused.
+  for (const std::string value : {"1e400", "-1e999", R"("\ud800")", R"({"b": ["\udc00x"]})"}) {
+    const std::string call = R"({"name": "f", "arguments": {"a": )" + value + "}}";
+    EXPECT_EQ(Read(ToolForm::kHermes, "<tool_call>" + call + "</tool_call>"),
+              "f({\"a\": " + value + "}!'<tool_call>" + call + "''</tool_call>'");
+    EXPECT_EQ(Read(ToolForm::kHermes, "<tool_call>" + call),
+              "f({\"a\": " + value + "}!'<tool_call>" + call + "'");
+  }
+  EXPECT_EQ(Read(ToolForm::kPythonic, "[f(a=1e400)]"), "'[f(a=1e400)]'");
   for (const std::string text :
        {"<tool_call>", "<tool_call>\n", "<tool_call>x</tool_call>", "<tool_call>{}</tool_call>",
         "<tool_call>[]</tool_call>", "<tool_call>[[",

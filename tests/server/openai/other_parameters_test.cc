@@ -2,7 +2,9 @@
 
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -38,6 +40,76 @@ TEST(OtherParameters, EachHasOneEntryAndIsDocumented) {
     EXPECT_TRUE(names.insert(other.name).second) << other.name;
     EXPECT_NE(docs.find("`" + std::string(other.name) + "`"), std::string::npos) << other.name;
   }
+}
+
+// An endpoint that does not read a parameter of another refuses or ignores it by name: a name that
+// no table has would be accepted in silence.
+TEST(OtherParameters, HaveThoseOfEveryEndpoint) {
+  std::ifstream file(testing::SourceDir() / "docs/openai-api.md");
+  const std::string docs{std::istreambuf_iterator<char>(file), {}};
+  const size_t begin = docs.find("| parameter | completions |"),
+               end = docs.find("| of an answer |");
+  ASSERT_LT(begin, end);
+  std::istringstream table(docs.substr(begin, end - begin));
+  std::set<std::string> names;
+  const std::regex quoted("`([a-z_]+)`");
+  for (std::string line; std::getline(table, line);) {
+    if (!line.starts_with("| ")) continue;
+    const std::string cell = line.substr(0, line.find(" | ", 2));
+    for (std::sregex_iterator i(cell.begin(), cell.end(), quoted), last; i != last; ++i)
+      names.insert((*i)[1]);
+  }
+  EXPECT_GT(names.size(), 60u);
+  // Members of others, and what all endpoints read.
+  for (const char* common : {"include_usage",
+                             "continuous_usage_stats",
+                             "include_obfuscation",
+                             "summary",
+                             "json_object",
+                             "json_schema",
+                             "model",
+                             "temperature",
+                             "top_p",
+                             "seed",
+                             "presence_penalty",
+                             "frequency_penalty",
+                             "logit_bias",
+                             "stop",
+                             "stream",
+                             "top_k",
+                             "min_p",
+                             "repetition_penalty",
+                             "stop_token_ids",
+                             "ignore_eos",
+                             "include_stop_str_in_output",
+                             "skip_special_tokens",
+                             "priority",
+                             "draft_tokens",
+                             "min_tokens",
+                             "bad_words",
+                             "allowed_token_ids",
+                             "spaces_between_special_tokens",
+                             "guided_json",
+                             "guided_regex",
+                             "guided_choice",
+                             "guided_grammar",
+                             "structured_outputs",
+                             "cache",
+                             "cache_salt",
+                             "request_id"})
+    names.erase(common);
+  for (const OtherParameter& other : OtherParameters()) names.erase(std::string(other.name));
+  EXPECT_EQ(names, std::set<std::string>());
+}
+
+TEST(OtherParameters, FalseIsOffUnlessTheDefaultIsTrue) {
+  EXPECT_EQ(ErrorOf(R"("parallel_tool_calls": true)"), "");
+  EXPECT_NE(ErrorOf(R"("parallel_tool_calls": false)"), "");
+  EXPECT_NE(ErrorOf(R"("include_reasoning": false)"), "");
+  EXPECT_EQ(ErrorOf(R"("continue_final_message": false)"), "");
+  EXPECT_NE(ErrorOf(R"("continue_final_message": true)"), "");
+  EXPECT_EQ(ErrorOf(R"("thinking": {"type": "disabled"}, "top_logprobs": 0)"), "");
+  EXPECT_NE(ErrorOf(R"("top_logprobs": 3)"), "");
 }
 
 TEST(OtherParameters, ThoseWithoutAnEffectAreIgnored) {

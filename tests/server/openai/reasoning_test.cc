@@ -137,6 +137,65 @@ void Add(const std::string& reasoning, const std::string& text, Answer* answer) 
   answer->choices[0].text += text;
 }
 
+TEST(ReasoningForms, TokensAreCountedOneByOne) {
+  const auto tokenizer =
+      *Tokenizer::Load((testing::SourceDir() / "models/demo/tokenizer.model").string());
+  const std::vector<int32_t> ids = *tokenizer->Encode("<think>Let me see.</think>Yes, it is.");
+  ReasoningCounter counter(ReasoningReader(kThinkMarks, false),
+                           IncrementalDecoder(tokenizer.get(), /*continued=*/false));
+  std::string text;
+  IncrementalDecoder decoder(tokenizer.get(), /*continued=*/false);
+  size_t counted = 0, want = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (want == 0 && (text += decoder.Append(ids[i])).find("</think>") != std::string::npos)
+      want = i + 1;
+    if (counter.IsReasoning(ids[i])) counted = i + 1;
+  }
+  EXPECT_GT(want, 0u);
+  EXPECT_EQ(counted, want);
+}
+
+// Control pieces other than the marks leave the text, however it comes.
+TEST(ReasoningForms, ControlPiecesLeaveTheText) {
+  const auto tokenizer =
+      *Tokenizer::Load((testing::SourceDir() / "models/demo/tokenizer.model").string());
+  const int32_t eos = tokenizer->eos_id(), bos = tokenizer->bos_id();
+  const std::string end(tokenizer->Piece(eos)), begin(tokenizer->Piece(bos));
+  const std::string text = "a" + end + "b" + begin + "c<" + end.substr(0, 2);
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    ControlFilter filter(tokenizer.get(), {begin});
+    filter.Add(eos);
+    filter.Add(bos);
+    std::string shown = filter.Take(text.substr(0, cut), false);
+    shown += filter.Take(text.substr(cut), true);
+    EXPECT_EQ(shown, "ab" + begin + "c<" + end.substr(0, 2)) << cut;
+  }
+}
+
+// A prefix of the client is no output: a call in it is text.
+TEST(ReasoningForms, APrefixIsNotRead) {
+  CompletionOptions options;
+  options.tools.emplace();
+  options.tools->form = ToolForm::kHermes;
+  options.tools->names = {"f"};
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)";
+  for (const bool stream : {false, true}) {
+    options.stream = stream;
+    const auto form = NewChatForm(options, {.request_id = "r", .model = "m"});
+    Answer answer;
+    answer.choices.resize(1);
+    answer.choices[0].prefix = "Before " + call;
+    answer.choices[0].text = " and " + call;
+    answer.choices[0].finish_reason = "stop";
+    const json choice = json::parse(stream ? form->Piece(0, &answer).substr(6)
+                                           : form->Whole(&answer))["choices"][0];
+    const json& message = choice[stream ? "delta" : "message"];
+    EXPECT_EQ(message["content"], "Before " + call + " and");
+    EXPECT_EQ(message["tool_calls"].size(), 1u);
+    EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  }
+}
+
 TEST(ReasoningForms, ChatCompletions) {
   CompletionOptions options;
   options.reasoning.emplace(kThinkMarks, false);

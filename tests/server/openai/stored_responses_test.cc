@@ -198,6 +198,28 @@ TEST(ResponseItems, Pages) {
   EXPECT_EQ(PageOf({.after = "o2"}), "after: expected the id of an item of the list, found \"o2\"");
 }
 
+// Clients name items as they like, and send answers again: each page begins after the one before.
+TEST(ResponseItems, PagesEndWhereIdsRecur) {
+  std::vector<StoredResponses::Pointer> conversation;
+  for (int turn = 0; turn < 2; ++turn) {
+    conversation.push_back(std::make_shared<StoredResponse>(StoredResponse{
+        .body = R"({"output": [{"id": "a"}]})",
+        .input = R"([{"id": "a", "n": 1}, {"id": "a_2"}, {"id": "a"}, {"id": "b"}])"}));
+  }
+  for (const bool ascending : {false, true}) {
+    ItemsQuery query{.limit = 1, .ascending = ascending};
+    std::set<std::string> ids;
+    for (bool more = true; more; query.after = ids.empty() ? "" : query.after) {
+      const json list = json::parse(*ItemsPage(conversation, query));
+      ASSERT_EQ(list["data"].size(), 1u);
+      query.after = list["last_id"];
+      ASSERT_TRUE(ids.insert(query.after).second) << query.after;
+      more = list["has_more"].get<bool>();
+    }
+    EXPECT_EQ(ids.size(), 9u);
+  }
+}
+
 TEST(ResponseItems, QueriesAreChecked) {
   const auto parse = [](const char* query) { return ToItemsQuery(*DecodedQuery(query)); };
   const auto query = parse("limit=100&order=asc&after=a%2Fb+c&include[]=x&");

@@ -31,6 +31,7 @@ class FakeEngine : public Engine {
     thread_.join();
   }
 
+  Status CheckLength(const GenerateRequest& /*request*/) const override { return Status(); }
   Result<RequestId> Submit(GenerateRequest request, std::shared_ptr<EventStream> stream) override {
     Running running{.info = request.info, .stream = std::move(stream)};
     {
