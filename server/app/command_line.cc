@@ -74,7 +74,7 @@ Status ReadFile(const std::string& path, std::vector<Setting>* settings) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return NotFound("--config: cannot read ", path);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const auto json = ParseJson(text);
+  const auto json = ParseJson(text, {.unique_keys = true});
   if (!json.ok()) return InvalidArgument("--config: ", path, ": ", json.status().message());
   if (!json->is_object()) return InvalidArgument("--config: expected a JSON object in ", path);
   for (const auto& [key, value] : json->items()) {
@@ -134,6 +134,14 @@ Status CheckCredentialFlags(const ServerConfig& config) {
   return Status();
 }
 
+// Its own default may be above the limit, which then takes its place.
+Status CheckDefaultMaxTokens(const std::vector<Setting>& settings, const ServerConfig& config) {
+  const auto set = std::ranges::find(settings, "default-max-tokens", &Setting::name);
+  if (set == settings.end() || config.default_max_tokens <= config.max_new_tokens) return Status();
+  return InvalidArgument("--default-max-tokens: expected at most --max-new-tokens (",
+                         config.max_new_tokens, "), found ", config.default_max_tokens);
+}
+
 }  // namespace
 
 Result<CommandLine> LoadConfig(std::span<const char* const> args,
@@ -154,6 +162,7 @@ Result<CommandLine> LoadConfig(std::span<const char* const> args,
   for (const Setting& setting : settings) PS_RETURN_IF_ERROR(Apply(setting, &command));
   if (command.config.model.empty()) return InvalidArgument("--model: expected a model folder");
   PS_RETURN_IF_ERROR(CheckCredentialFlags(command.config));
+  PS_RETURN_IF_ERROR(CheckDefaultMaxTokens(settings, command.config));
   return command;
 }
 

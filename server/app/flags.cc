@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "engine/sampler/sampling_params.h"
+#include "server/http/allowed_hosts.h"
 
 namespace polysketch {
 namespace {
@@ -63,15 +64,15 @@ constexpr Flag kFlags[] = {
      "address of the HTTP server: the OpenAI API (/v1/completions), Anthropic's Messages API "
      "(/v1/messages), the status page, its playground, /metrics, /healthz and /readyz. Empty: no "
      "HTTP server."},
-    {"http-hosts", kText, "NAMES", &C::http_hosts, 0, 0,
+    {"http-hosts", kHosts, "NAMES", &C::http_hosts, 0, 0,
      "names that the Host header of an HTTP request may have besides IP addresses and localhost, "
      "separated by commas; *: any name. Other requests get the HTTP status 403. Empty: none at a "
      "loopback address of http-listen or metrics-listen; at another one any name, but requests for "
      "the status page and those with an Origin header, which browsers send, may have only the name "
      "of the machine."},
-    {"http-origins", kText, "ORIGINS", &C::http_origins, 0, 0,
-     "origins of web pages that may call the HTTP server (CORS), such as https://app.example, "
-     "separated by commas; *: any. Empty: none."},
+    {"http-origins", kOrigins, "ORIGINS", &C::http_origins, 0, 0,
+     "origins of web pages that may call the HTTP server (CORS), such as https://app.example: "
+     "SCHEME://HOST[:PORT], separated by commas; *: any. Empty: none."},
     {"served-model-name", kText, "NAME", &C::served_model_name, 0, 0,
      "name of the model in the APIs over HTTP. Empty: the name of its folder."},
     {"tls-cert", kText, "FILE", &C::tls_cert, 0, 0,
@@ -131,7 +132,8 @@ constexpr Flag kFlags[] = {
     {"max-new-tokens", kInteger, "N", &C::max_new_tokens, 1, kMany,
      "limit of a request's max_tokens. Larger values get INVALID_ARGUMENT."},
     {"default-max-tokens", kInteger, "N", &C::default_max_tokens, 1, kMany,
-     "max_tokens of requests that do not set it, at most max-new-tokens."},
+     "max_tokens of requests that do not set it, at most max-new-tokens. Where it is not set "
+     "itself, a lower max-new-tokens takes its place."},
     {"slot-memory", kBytes, "BYTES", &C::slot_memory, 0, 1024 * kTiB,
      "limit of slot memory: states of running sequences. A request whose state does not fit "
      "waits. 0: max-sequences states, or 4GiB for KV kinds."},
@@ -283,6 +285,8 @@ std::string_view FormOf(FlagKind kind) {
       return "true or false";
     case kText:
     case kAddress:
+    case kHosts:
+    case kOrigins:
     case kChoice:
       break;
   }
@@ -339,6 +343,23 @@ Result<std::string> ListenAddress(std::string_view text) {
   return StrCat("127.0.0.1:", number);
 }
 
+// The value of a text flag.
+Result<std::string> TextOf(const Flag& flag, std::string_view text) {
+  // A path would end at a NUL, and names stand in lines of the log and in headers.
+  const auto control = std::ranges::find_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  if (control != text.end()) {
+    return InvalidArgument("expected text without control characters, found the byte ",
+                           int{*control}, " at position ", control - text.begin());
+  }
+  if (flag.kind == kChoice && !IsChoice(flag.values, text))
+    return InvalidArgument("expected ", flag.values, ", found \"", text, "\"");
+  if (flag.kind == kAddress) return ListenAddress(text);
+  if (flag.kind == kHosts) return ParseHostList(text);
+  if (flag.kind == kOrigins) return ParseOriginList(text);
+  return std::string(text);
+}
+
 }  // namespace
 
 std::span<const Flag> Flags() { return kFlags; }
@@ -350,14 +371,7 @@ const Flag* FindFlag(std::string_view name) {
 
 Status SetFlag(const Flag& flag, std::string_view text, ServerConfig* config) {
   if (const auto* field = std::get_if<std::string C::*>(&flag.field)) {
-    if (flag.kind == kChoice && !IsChoice(flag.values, text)) {
-      return InvalidArgument("expected ", flag.values, ", found \"", text, "\"");
-    }
-    if (flag.kind == kAddress) {
-      PS_ASSIGN_OR_RETURN(config->**field, ListenAddress(text));
-    } else {
-      config->** field = text;
-    }
+    PS_ASSIGN_OR_RETURN(config->**field, TextOf(flag, text));
     return Status();
   }
   if (const auto* field = std::get_if<bool C::*>(&flag.field)) {

@@ -17,6 +17,8 @@ namespace polysketch {
 enum class FlagKind {
   kText,
   kAddress,   // text; a port alone is one of the loopback address
+  kHosts,     // text: a list of ParseHostList
+  kOrigins,   // text: a list of ParseOriginList
   kChoice,    // one of the words in Flag::values, separated by |
   kInteger,   // in [min, max]
   kBytes,     // an integer, optionally followed by KiB, MiB, GiB or TiB

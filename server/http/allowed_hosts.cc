@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <climits>
 
 #include "server/http/http_exchange.h"
@@ -40,7 +42,69 @@ bool IsListed(std::string_view name, std::string_view list) {
   return false;
 }
 
+bool IsLetterOrDigit(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+bool IsHostName(std::string_view name) {
+  if (name.starts_with('[')) {
+    in6_addr address{};
+    return name.ends_with(']') &&
+           inet_pton(AF_INET6, std::string(name.substr(1, name.size() - 2)).c_str(), &address) == 1;
+  }
+  const auto in_name = [](char c) {
+    return IsLetterOrDigit(c) || c == '.' || c == '-' || c == '_';
+  };
+  return !name.empty() && std::ranges::all_of(name, in_name);
+}
+
+bool IsOrigin(std::string_view origin) {
+  const auto in_scheme = [](char c) {
+    return IsLetterOrDigit(c) || c == '.' || c == '-' || c == '+';
+  };
+  const std::string_view scheme = origin.substr(0, origin.find("://"));
+  if (scheme.empty() || scheme.size() == origin.size() || !std::ranges::all_of(scheme, in_scheme))
+    return false;
+  const std::string_view rest = origin.substr(scheme.size() + 3), host = WithoutPort(rest);
+  if (!IsHostName(host) || host.size() == rest.size()) return IsHostName(host);
+  const std::string_view port = rest.substr(host.size());
+  int number = 0;
+  const char* const end = port.data() + port.size();
+  const bool whole = port[0] == ':' && std::from_chars(port.data() + 1, end, number).ptr == end;
+  // Browsers leave out the port of the scheme.
+  const int left_out = EqualsIgnoringCase(scheme, "https")  ? 443
+                       : EqualsIgnoringCase(scheme, "http") ? 80
+                                                            : 0;
+  return whole && number > 0 && number <= 65535 && number != left_out;
+}
+
+// `is`: whether an entry of the list, which is not "*", is right.
+Result<std::string> ParseList(std::string_view text, bool (*is)(std::string_view),
+                              std::string_view expected) {
+  std::string list;
+  for (bool last = text.empty(); !last;) {
+    std::string_view entry = text.substr(0, text.find(','));
+    last = entry.size() == text.size();
+    text.remove_prefix(std::min(text.size(), entry.size() + 1));
+    while (entry.starts_with(' ')) entry.remove_prefix(1);
+    while (entry.ends_with(' ')) entry.remove_suffix(1);
+    if (entry != "*" && !is(entry))
+      return InvalidArgument("expected ", expected, ", or *, separated by commas, found \"", entry,
+                             "\"");
+    list += StrCat(list.empty() ? "" : ",", entry);
+  }
+  return list;
+}
+
 }  // namespace
+
+Result<std::string> ParseHostList(std::string_view text) {
+  return ParseList(text, IsHostName, "names of hosts without ports");
+}
+
+Result<std::string> ParseOriginList(std::string_view text) {
+  return ParseList(text, IsOrigin,
+                   "origins as browsers send them, such as https://app.example, without a path and "
+                   "without the port of the scheme");
+}
 
 bool IsAllowedHost(std::string_view host, std::string_view allowed) {
   const std::string_view name = WithoutPort(host);

@@ -10,6 +10,13 @@
 
 namespace polysketch {
 
+// The list of a flag, names separated by commas, without white space around them. INVALID_ARGUMENT
+// for an entry that is neither the name of a host, without a port, nor an IP address, nor "*".
+Result<std::string> ParseHostList(std::string_view text);
+// The same of origins, in the form in which browsers send them: "https://app.example:8443".
+// INVALID_ARGUMENT for one that no browser sends: with a path, or with the port of its scheme.
+Result<std::string> ParseOriginList(std::string_view text);
+
 // Whether `host`, the value of a Host header, names the server. IP addresses, "localhost" and names
 // below it always do. Other names must be in `allowed`, separated by commas; "*" allows any name.
 bool IsAllowedHost(std::string_view host, std::string_view allowed);

@@ -268,7 +268,7 @@ TEST(Configuration, ALengthIsSetForRequestsThatSetNone) {
     return completion.tokens.size();
   };
   EXPECT_EQ(tokens({"--default-max-tokens", "33"}), 33u);
-  EXPECT_EQ(tokens({"--default-max-tokens", "33", "--max-new-tokens", "22"}), 22u);
+  EXPECT_EQ(tokens({"--max-new-tokens", "22"}), 22u);
 }
 
 TEST(Configuration, WhatIsWrongIsNamed) {

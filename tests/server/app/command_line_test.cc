@@ -136,6 +136,44 @@ TEST(Config, ErrorsNameTheSource) {
   }
 }
 
+TEST(Config, KeysOfTheFileStandOnce) {
+  const ConfigFile file(R"({"model": "m", "threads": 1, "threads": 2})");
+  ExpectError(Load({"--config", file.path()}), "key \"threads\" appears twice");
+}
+
+TEST(Config, TextHasNoControlCharacters) {
+  for (const Flag& flag : Flags()) {
+    if (!std::holds_alternative<std::string ServerConfig::*>(flag.field)) continue;
+    ServerConfig config;
+    for (const std::string text : {"a\nb", "a\x7f", "\t"})
+      EXPECT_FALSE(SetFlag(flag, text, &config).ok()) << flag.name;
+  }
+  const ConfigFile file("{\"model\": \"m\", \"served-model-name\": \"a\\u0000b\"}");
+  ExpectError(Load({"--config", file.path()}),
+              "served-model-name: expected text without control characters, found the byte 0 at "
+              "position 1");
+}
+
+TEST(Config, ListsAreTrimmedAndChecked) {
+  const auto loaded =
+      Load({"--model", "m", "--http-origins", "https://a.example, https://b.example:8443",
+            "--http-hosts", " a.example ,b"});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(loaded->config.http_origins, "https://a.example,https://b.example:8443");
+  EXPECT_EQ(loaded->config.http_hosts, "a.example,b");
+  ExpectError(Load({"--model", "m", "--http-origins", "evil, https://ok.example"}),
+              "--http-origins: expected origins as browsers send them");
+  ExpectError(Load({"--model", "m"}, {{"POLYSKETCH_HTTP_HOSTS", "a b,,c"}}),
+              "POLYSKETCH_HTTP_HOSTS: expected names of hosts without ports, or *, separated by "
+              "commas, found \"a b\"");
+}
+
+TEST(Config, TheLengthThatIsSetIsWithinItsLimit) {
+  ExpectError(Load({"--model", "m", "--default-max-tokens", "33", "--max-new-tokens", "22"}),
+              "--default-max-tokens: expected at most --max-new-tokens (22), found 33");
+  EXPECT_TRUE(Load({"--model", "m", "--max-new-tokens", "22"}).ok());
+}
+
 TEST(Config, SwitchesTakeNoValueOnTheCommandLine) {
   EXPECT_FALSE(Load({"--model", "m"})->config.insecure);
   EXPECT_TRUE(Load({"--insecure", "--model", "m"})->config.insecure);

@@ -40,6 +40,34 @@ TEST(AllowedHosts, OriginsMustBeListed) {
   EXPECT_EQ(AllowedOrigin("", "*"), "");
 }
 
+TEST(AllowedHosts, ListsAreTrimmedAndChecked) {
+  EXPECT_EQ(*ParseHostList(""), "");
+  EXPECT_EQ(*ParseHostList(" a.example , *,b_1,[::1] ,10.0.0.1"), "a.example,*,b_1,[::1],10.0.0.1");
+  for (const char* list : {" ", ",", "a,", ",a", "a,,b", "a b", "a:80", "[::1", "*.a.example",
+                           "http://a", "a/b", "\xc3\xa9.example", "a\tb"})
+    EXPECT_FALSE(ParseHostList(list).ok()) << list;
+  EXPECT_EQ(ParseHostList("a, b:80").status().message(),
+            "expected names of hosts without ports, or *, separated by commas, found \"b:80\"");
+
+  EXPECT_EQ(*ParseOriginList(""), "");
+  EXPECT_EQ(*ParseOriginList("*"), "*");
+  const std::string right =
+      "https://a.example,http://b.example:8080,HTTPS://C.example:80,http://[::1]:1,"
+      "chrome-extension://abc";
+  EXPECT_EQ(*ParseOriginList(" https://a.example ,http://b.example:8080, HTTPS://C.example:80,"
+                             "http://[::1]:1, chrome-extension://abc"),
+            right);
+  EXPECT_EQ(AllowedOrigin("http://b.example:8080", right), "http://b.example:8080");
+  for (const char* list :
+       {"evil", "null", "evil, https://ok.example", "https://", "://a", "https:/a", "https://a/",
+        "https://a/b", "https://a:", "https://a:0", "https://a:65536", "https://a:8x",
+        "https://a:-1", "https://a:443", "HTTP://a:80", "https://u@a", "https://*.a", "https://a b",
+        "https://a,"})
+    EXPECT_FALSE(ParseOriginList(list).ok()) << list;
+  EXPECT_TRUE(
+      ParseOriginList("evil, https://ok.example").status().message().ends_with("found \"evil\""));
+}
+
 TEST(AllowedHosts, AnAddressOfThisMachineAloneAllowsNoName) {
   for (const char* address : {"127.0.0.1:8000", "[::1]:8000", "localhost:8000"}) {
     const AllowedHosts hosts = AllowedHostsOf("", address, "machine");
