@@ -26,11 +26,14 @@ class SamplingReader {
       : fields_(object, source, FieldReader::Null::kMissing), source_(source) {}
 
   // `*value` keeps its default without the field.
-  void Number(const char* name, float* value) {
+  void Number(const char* name, const ParameterRange& range, float* value) {
     const json* found = fields_.Find(name);
     if (found == nullptr) return;
     if (!found->is_number()) return Fail(name, "a number", *found);
-    *value = found->get<float>();
+    const auto number = found->get<double>();
+    if (!range.Contains(number))
+      return Fail(StrCat(name, ": expected ", range.Text(), ", found ", found->dump()));
+    *value = ToParameter(number);
   }
   void Integer(const char* name, int32_t* value) {
     constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
@@ -78,13 +81,13 @@ Result<GenerationConfig> GenerationConfig::Parse(std::string_view json_text,
   SamplingParams& sampling = config.sampling;
   SamplingReader fields(object, source);
   fields.Ids("eos_token_id", vocab_size, &config.eos_ids);
-  fields.Number("temperature", &sampling.temperature);
+  fields.Number("temperature", kTemperatureRange, &sampling.temperature);
   fields.Integer("top_k", &sampling.top_k);
   // vLLM's value for "off".
   if (sampling.top_k == -1) sampling.top_k = 0;
-  fields.Number("top_p", &sampling.top_p);
-  fields.Number("min_p", &sampling.min_p);
-  fields.Number("repetition_penalty", &sampling.repetition_penalty);
+  fields.Number("top_p", kTopPRange, &sampling.top_p);
+  fields.Number("min_p", kMinPRange, &sampling.min_p);
+  fields.Number("repetition_penalty", kRepetitionPenaltyRange, &sampling.repetition_penalty);
   if (const Status valid = ValidateSampling(sampling, vocab_size); !valid.ok())
     fields.Fail(valid.message());
   PS_RETURN_IF_ERROR(fields.status());

@@ -1,5 +1,9 @@
 #include "engine/sampler/sampling_params.h"
 
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <limits>
 #include <string_view>
 #include <unordered_set>
 
@@ -8,10 +12,10 @@
 namespace polysketch {
 namespace {
 
-// Written so that NaN fails.
-Status CheckRange(std::string_view field, float value, float low, float high) {
-  if (value >= low && value <= high) return Status();
-  return InvalidArgument(field, ": expected a number in [", low, ", ", high, "], found ", value);
+// With all digits that tell the number from others.
+std::string NumberText(float value) {
+  char text[32];
+  return std::string(text, std::to_chars(std::begin(text), std::end(text), value).ptr);
 }
 
 // An unset value is legal.
@@ -90,21 +94,34 @@ Status CheckGrammar(const GenerateParams& params, bool has_tokenizer) {
 
 }  // namespace
 
+std::string ParameterRange::Text() const {
+  return StrCat("a number in ", above ? '(' : '[', NumberText(low), ", ", NumberText(high), ']');
+}
+
+Status CheckRange(std::string_view field, float value, const ParameterRange& range) {
+  if (range.Contains(value)) return Status();
+  return InvalidArgument(field, ": expected ", range.Text(), ", found ", NumberText(value));
+}
+
+float ToParameter(double number) {
+  constexpr float kMin = std::numeric_limits<float>::min();
+  const auto rounded = static_cast<float>(number);
+  return number != 0 && std::abs(rounded) < kMin ? std::copysign(kMin, rounded) : rounded;
+}
+
 Status ValidateSampling(const SamplingParams& params, int vocab_size) {
-  PS_RETURN_IF_ERROR(CheckRange("temperature", params.temperature, 0.0f, kMaxTemperature));
+  PS_RETURN_IF_ERROR(CheckRange("temperature", params.temperature, kTemperatureRange));
   if (params.top_k < 0) {
     return InvalidArgument("top_k: expected 0 (off) or more, found ", params.top_k);
   }
-  if (!(params.top_p > 0.0f && params.top_p <= 1.0f)) {
-    return InvalidArgument("top_p: expected a number in (0, 1], found ", params.top_p);
-  }
-  PS_RETURN_IF_ERROR(CheckRange("min_p", params.min_p, 0.0f, 1.0f));
-  PS_RETURN_IF_ERROR(CheckRange("repetition_penalty", params.repetition_penalty,
-                                kMinRepetitionPenalty, kMaxRepetitionPenalty));
-  PS_RETURN_IF_ERROR(CheckRange("frequency_penalty", params.frequency_penalty, -kMaxAdditivePenalty,
-                                kMaxAdditivePenalty));
-  PS_RETURN_IF_ERROR(CheckRange("presence_penalty", params.presence_penalty, -kMaxAdditivePenalty,
-                                kMaxAdditivePenalty));
+  PS_RETURN_IF_ERROR(CheckRange("top_p", params.top_p, kTopPRange));
+  PS_RETURN_IF_ERROR(CheckRange("min_p", params.min_p, kMinPRange));
+  PS_RETURN_IF_ERROR(
+      CheckRange("repetition_penalty", params.repetition_penalty, kRepetitionPenaltyRange));
+  PS_RETURN_IF_ERROR(
+      CheckRange("frequency_penalty", params.frequency_penalty, kAdditivePenaltyRange));
+  PS_RETURN_IF_ERROR(
+      CheckRange("presence_penalty", params.presence_penalty, kAdditivePenaltyRange));
   PS_RETURN_IF_ERROR(CheckSize("allowed_token_ids", params.allowed_token_ids.size(),
                                static_cast<size_t>(vocab_size), "ids"));
   PS_RETURN_IF_ERROR(CheckIds("allowed_token_ids", params.allowed_token_ids, vocab_size));
@@ -115,8 +132,7 @@ Status ValidateSampling(const SamplingParams& params, int vocab_size) {
   std::unordered_set<int32_t> seen;
   for (size_t i = 0; i < biased.size(); ++i) {
     const std::string field = StrCat("logit_bias[", i, "]");
-    PS_RETURN_IF_ERROR(
-        CheckRange(field, params.logit_bias[i].second, -kMaxLogitBias, kMaxLogitBias));
+    PS_RETURN_IF_ERROR(CheckRange(field, params.logit_bias[i].second, kLogitBiasRange));
     if (!seen.insert(biased[i]).second) {
       return InvalidArgument(field, ": expected each id once, found ", biased[i], " again");
     }

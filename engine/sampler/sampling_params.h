@@ -3,11 +3,26 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "engine/request/params.h"
 
 namespace polysketch {
+
+struct ParameterRange {
+  float low;
+  float high;
+  bool above = false;  // `low` is not in the range
+
+  // False for NaN.
+  bool Contains(double value) const {
+    return (above ? value > low : value >= low) && value <= high;
+  }
+  // "a number in (0, 1]".
+  std::string Text() const;
+};
 
 // Limits of fields. Where vLLM or the OpenAI API has a limit, it is the same.
 inline constexpr float kMaxTemperature = 100.0f;
@@ -15,6 +30,13 @@ inline constexpr float kMinRepetitionPenalty = 0.01f;
 inline constexpr float kMaxRepetitionPenalty = 100.0f;
 inline constexpr float kMaxAdditivePenalty = 2.0f;
 inline constexpr float kMaxLogitBias = 100.0f;
+inline constexpr ParameterRange kTemperatureRange = {0.0f, kMaxTemperature};
+inline constexpr ParameterRange kTopPRange = {0.0f, 1.0f, /*above=*/true};
+inline constexpr ParameterRange kMinPRange = {0.0f, 1.0f};
+inline constexpr ParameterRange kRepetitionPenaltyRange = {kMinRepetitionPenalty,
+                                                           kMaxRepetitionPenalty};
+inline constexpr ParameterRange kAdditivePenaltyRange = {-kMaxAdditivePenalty, kMaxAdditivePenalty};
+inline constexpr ParameterRange kLogitBiasRange = {-kMaxLogitBias, kMaxLogitBias};
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
@@ -32,6 +54,11 @@ inline constexpr int kMaxDraftTokens = 64;
 inline constexpr size_t kMaxGrammarBytes = size_t{128} << 10;
 // Limit of max_tokens of an output with a grammar: the grammar's process remembers all of it.
 inline constexpr int32_t kMaxGrammarTokens = 1 << 15;
+
+// The field is `field` in an error.
+Status CheckRange(std::string_view field, float value, const ParameterRange& range);
+// A number of a range as a parameter, in the range too: one other than 0 stays one.
+float ToParameter(double number);
 
 Status ValidateSampling(const SamplingParams& params, int vocab_size);
 

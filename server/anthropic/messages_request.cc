@@ -72,8 +72,9 @@ class Conversation {
       const std::string_view also = role == "assistant" ? ", thinking or tool_use"
                                     : role == "user"    ? " or tool_result"
                                                         : "";
-      return InvalidArgument(field, ".type: expected text", also, ", found \"", type,
-                             "\": the model reads text only");
+      PS_RETURN_IF_ERROR(block.status());
+      return InvalidArgument(field, ".type: expected text", also, ", found ",
+                             FoundText(block.Any("type")), ": the model reads text only");
     }
     return block.Finish();
   }

@@ -181,10 +181,7 @@ Result<GenerateParams> ToGenerateParams(const v1::CompleteRequest& request,
       return InvalidArgument("sampling.logit_bias: expected ids in [0, ", rules.vocab_size,
                              "), found ", id);
     }
-    if (!(std::abs(bias) <= kMaxLogitBias)) {
-      return InvalidArgument("sampling.logit_bias[", id, "]: expected a number in [",
-                             -kMaxLogitBias, ", ", kMaxLogitBias, "], found ", bias);
-    }
+    PS_RETURN_IF_ERROR(CheckRange(StrCat("sampling.logit_bias[", id, "]"), bias, kLogitBiasRange));
     params.sampling.logit_bias.emplace_back(id, bias);
   }
   PS_RETURN_IF_ERROR(ReadTokenRules(request.sampling(), rules, &params.sampling));

@@ -48,12 +48,13 @@ Result<std::string> ContentText(const Json& content, const std::string& field,
     PS_RETURN_IF_ERROR(CheckObject(content[i], name));
     JsonFields part(content[i], name + ".");
     const std::string type = part.String("type").value_or("");
+    PS_RETURN_IF_ERROR(part.status());
+    if (std::find(text_types.begin(), text_types.end(), type) == text_types.end()) {
+      return InvalidArgument(name, ".type: expected ", *text_types.begin(), ", found ",
+                             FoundText(part.Any("type")), ": the model reads text only");
+    }
     const std::string value = part.NeededString("text");
     part.Ignore({"annotations", "cache_control", "citations", "logprobs"});
-    if (std::find(text_types.begin(), text_types.end(), type) == text_types.end()) {
-      return InvalidArgument(name, ".type: expected ", *text_types.begin(), ", found \"", type,
-                             "\": the model reads text only");
-    }
     PS_RETURN_IF_ERROR(part.Finish());
     text += (i == 0 ? "" : "\n") + value;
   }

@@ -29,23 +29,26 @@ void ReadLogitBias(JsonFields* fields, v1::Sampling* sampling) {
     int32_t id = 0;
     const char* const end = key.data() + key.size();
     const auto [stop, error] = std::from_chars(key.data(), end, id);
-    if (error != std::errc() || stop != end || !value.is_number()) {
-      return fields->Fail("logit_bias", StrCat("expected token ids and numbers, found \"", key,
-                                               "\": ", JsonTypeName(value)));
+    if (error != std::errc() || stop != end) {
+      return fields->Fail("logit_bias",
+                          StrCat("expected token ids as keys, found \"", Abbreviate(key), "\""));
     }
-    (*sampling->mutable_logit_bias())[id] = value.get<float>();
+    const Result<float> bias = ToNumber(value, StrCat("logit_bias[", id, "]"), kLogitBiasRange);
+    if (!bias.ok()) return fields->Merge(bias.status());
+    (*sampling->mutable_logit_bias())[id] = *bias;
   }
 }
 
 void ReadSampling(JsonFields* fields, CompletionOptions* options, v1::Sampling* sampling) {
-  if (const auto value = fields->Number("temperature")) sampling->set_temperature(*value);
-  if (const auto value = fields->Number("top_p")) sampling->set_top_p(*value);
+  if (const auto value = fields->Number("temperature", kTemperatureRange))
+    sampling->set_temperature(*value);
+  if (const auto value = fields->Number("top_p", kTopPRange)) sampling->set_top_p(*value);
   // vLLM's value for "off" is -1.
   if (const auto value = fields->Integer("top_k", -1, kMaxInt32))
     sampling->set_top_k(static_cast<int32_t>(std::max<int64_t>(*value, 0)));
-  if (const auto value = fields->Number("min_p")) sampling->set_min_p(*value);
+  if (const auto value = fields->Number("min_p", kMinPRange)) sampling->set_min_p(*value);
   for (const char* const name : {"repeat_penalty", "repetition_penalty"}) {
-    const auto value = fields->Number(name);
+    const auto value = fields->Number(name, kRepetitionPenaltyRange);
     if (!value.has_value()) continue;
     sampling->set_repetition_penalty(*value);
     options->Name("sampling.repetition_penalty", name);
@@ -54,9 +57,10 @@ void ReadSampling(JsonFields* fields, CompletionOptions* options, v1::Sampling* 
   const int64_t last = fields->Integer("repeat_last_n", -1, kMaxInt32).value_or(-1);
   if (last > 0 && sampling->has_repetition_penalty() && sampling->repetition_penalty() != 1)
     fields->Fail("repeat_last_n", StrCat("expected -1 beside a penalty, found ", last));
-  if (const auto value = fields->Number("frequency_penalty"))
+  if (const auto value = fields->Number("frequency_penalty", kAdditivePenaltyRange))
     sampling->set_frequency_penalty(*value);
-  if (const auto value = fields->Number("presence_penalty")) sampling->set_presence_penalty(*value);
+  if (const auto value = fields->Number("presence_penalty", kAdditivePenaltyRange))
+    sampling->set_presence_penalty(*value);
   if (const auto value = fields->Integer("seed", -kMaxInt64 - 1, kMaxInt64))
     sampling->set_seed(static_cast<uint64_t>(*value));
   ReadLogitBias(fields, sampling);
@@ -160,13 +164,12 @@ void ReadMaxTokens(JsonFields* fields, std::initializer_list<const char*> names,
   v1::CompleteRequest* const request = &job->common;
   job->options.Name("max_tokens", *std::prev(names.end()));
   for (const char* const name : names) {
-    // llama.cpp's value for "no limit".
-    const auto limit = fields->Integer(name, -1, kMaxInt32);
+    // llama.cpp's value for "no limit" is -1.
+    const int64_t least = std::string_view(name) == "n_predict" ? -1 : 0;
+    const auto limit = fields->Integer(name, least, kMaxInt32);
     if (!limit.has_value()) continue;
     job->options.Name("max_tokens", name);
     if (*limit < 0) {
-      if (std::string_view(name) != "n_predict")
-        fields->Fail(name, StrCat("expected 0 to ", kMaxInt32, ", found ", *limit));
       request->clear_max_tokens();
     } else {
       request->set_max_tokens(static_cast<int32_t>(*limit));
@@ -235,7 +238,10 @@ void ReadSession(JsonFields* fields, v1::CompleteRequest* request) {
 void ReadStreaming(JsonFields* fields, CompletionOptions* options) {
   options->request_id = fields->String("request_id").value_or("");
   if (!options->request_id.empty() && !IsRequestId(options->request_id))
-    fields->Fail("request_id", "expected an id as x-request-id may be, found another text");
+    fields->Fail("request_id",
+                 StrCat("expected an id as x-request-id may be, 1 to 128 of [A-Za-z0-9._:-], found "
+                        "\"",
+                        Abbreviate(options->request_id), "\""));
   options->stream = fields->Bool("stream").value_or(false);
   const Json* object = fields->Object("stream_options");
   if (object == nullptr) return;

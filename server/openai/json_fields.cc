@@ -42,6 +42,19 @@ std::string_view JsonTypeName(const Json& value) {
   }
 }
 
+std::string FoundText(const Json* value) {
+  if (value == nullptr || value->is_null()) return "none";
+  if (!value->is_string()) return std::string(JsonTypeName(*value));
+  return StrCat("\"", Abbreviate(value->get_ref<const std::string&>()), "\"");
+}
+
+Result<float> ToNumber(const Json& value, const std::string& name, const ParameterRange& range) {
+  if (!value.is_number())
+    return InvalidArgument(name, ": expected a number, found ", JsonTypeName(value));
+  if (range.Contains(value.get<double>())) return ToParameter(value.get<double>());
+  return InvalidArgument(name, ": expected ", range.Text(), ", found ", value.dump());
+}
+
 Status CheckObject(const Json& value, const std::string& name) {
   if (value.is_object()) return Status();
   return InvalidArgument(name, ": expected an object, found ", JsonTypeName(value));
@@ -91,8 +104,13 @@ std::optional<int64_t> JsonFields::Integer(const char* name, int64_t min, int64_
   return std::nullopt;
 }
 
-std::optional<float> JsonFields::Number(const char* name) {
-  return Get<float>(name, &Json::is_number, "a number");
+std::optional<float> JsonFields::Number(const char* name, const ParameterRange& range) {
+  const Json* value = Any(name);
+  if (value == nullptr) return std::nullopt;
+  const Result<float> number = ToNumber(*value, prefix_ + name, range);
+  if (number.ok()) return *number;
+  Merge(number.status());
+  return std::nullopt;
 }
 
 std::optional<std::string> JsonFields::String(const char* name) {
@@ -117,7 +135,7 @@ std::string JsonFields::OneOf(const char* name, const std::vector<std::string_vi
   std::string list;
   for (size_t i = 0; i < values.size(); ++i)
     list += StrCat(i == 0 ? "" : i + 1 == values.size() ? " or " : ", ", values[i]);
-  Fail(name, StrCat("expected ", list, ", found \"", found, "\""));
+  Fail(name, StrCat("expected ", list, ", found ", FoundText(Any(name))));
   return found;
 }
 
@@ -134,17 +152,21 @@ std::optional<std::vector<std::string>> JsonFields::Strings(const char* name) {
   const Json* value = Any(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return std::vector<std::string>{value->get<std::string>()};
-  std::vector<std::string> strings;
-  if (value->is_array()) {
-    strings.reserve(value->size());
-    for (const Json& element : *value) {
-      if (!element.is_string()) break;
-      strings.push_back(element.get<std::string>());
-    }
-    if (strings.size() == value->size()) return strings;
+  if (!value->is_array()) {
+    Fail(name, StrCat("expected a string or an array of strings, found ", JsonTypeName(*value)));
+    return std::nullopt;
   }
-  Fail(name, "expected a string or an array of strings, found another value");
-  return std::nullopt;
+  std::vector<std::string> strings;
+  strings.reserve(value->size());
+  for (const Json& element : *value) {
+    if (!element.is_string()) {
+      Fail(StrCat(name, "[", strings.size(), "]").c_str(),
+           StrCat("expected a string, found ", JsonTypeName(element)));
+      return std::nullopt;
+    }
+    strings.push_back(element.get<std::string>());
+  }
+  return strings;
 }
 
 const Json* JsonFields::Object(const char* name) {

@@ -14,6 +14,7 @@
 
 #include "base/bounded_json.h"
 #include "base/status.h"
+#include "engine/sampler/sampling_params.h"
 
 namespace polysketch {
 
@@ -24,6 +25,12 @@ Result<nlohmann::ordered_json> ParseJsonObject(const std::string& text, JsonLimi
 
 // "a string", "an integer", "null": the type of a value, for errors.
 std::string_view JsonTypeName(const nlohmann::ordered_json& value);
+// What was found instead of a string of a few: the string itself, the type of another value, "none"
+// for null.
+std::string FoundText(const nlohmann::ordered_json* value);
+// A number within `range`, which is checked before digits are lost; `name`: its field.
+Result<float> ToNumber(const nlohmann::ordered_json& value, const std::string& name,
+                       const ParameterRange& range);
 // INVALID_ARGUMENT for a value of another type; `name`: its field.
 Status CheckObject(const nlohmann::ordered_json& value, const std::string& name);
 // The same, and for an array without elements. `expected`: "an array of messages".
@@ -46,7 +53,7 @@ class JsonFields {
   // the first error.
   std::optional<bool> Bool(const char* name);
   std::optional<int64_t> Integer(const char* name, int64_t min, int64_t max);
-  std::optional<float> Number(const char* name);
+  std::optional<float> Number(const char* name, const ParameterRange& range);
   std::optional<std::string> String(const char* name);
   // Fails without the field too; empty then.
   std::string NeededString(const char* name);

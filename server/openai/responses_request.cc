@@ -34,13 +34,15 @@ Status AddReasoning(const Json& item, const std::string& field,
   const Json* const content = fields.Any("content");
   if (content != nullptr && !content->is_array())
     fields.Fail("content", StrCat("expected an array, found ", JsonTypeName(*content)));
-  for (const Json& part : content != nullptr && content->is_array() ? *content : Json::array()) {
-    const auto found = part.is_object() ? part.find("text") : part.end();
-    if (found == part.end() || !found->is_string()) {
-      fields.Fail("content", "expected parts of the type reasoning_text, found another");
-      break;
-    }
-    text += found->get<std::string>();
+  const size_t parts = content != nullptr && content->is_array() ? content->size() : 0;
+  for (size_t i = 0; i < parts && fields.status().ok(); ++i) {
+    const Json& part = (*content)[i];
+    const std::string name = StrCat(field, ".content[", i, "]");
+    fields.Merge(CheckObject(part, name));
+    if (!part.is_object()) break;
+    JsonFields of_part(part, name + ".");
+    text += of_part.NeededString("text");
+    fields.Merge(of_part.status());
   }
   PS_RETURN_IF_ERROR(fields.Finish());
   // Reasoning begins a message.
@@ -80,11 +82,15 @@ Status AddItem(const Json& item, const std::string& field, std::vector<ChatMessa
   } else if (type != "message") {
     return InvalidArgument(
         field, ".type: expected message, reasoning, function_call or function_call_output, found ",
-        type.dump());
+        FoundText(&type));
   }
   const bool of_tool = type != "message";
-  Result<ChatMessage> read =
-      ToChatMessage(object, field, {"input_text", "output_text", "text"}, of_tool);
+  // The first is named where another type is found.
+  const bool answers = object.value("role", Json()) == "assistant";
+  Result<ChatMessage> read = ToChatMessage(
+      object, field,
+      {answers ? "output_text" : "input_text", answers ? "input_text" : "output_text", "text"},
+      of_tool);
   if (!read.ok() && of_tool) {
     const std::string content = field + ".content", output = field + ".output";
     return Renamed(read.status(), {{content, output}});

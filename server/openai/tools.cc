@@ -322,8 +322,7 @@ Result<Json> ToToolCalls(const Json& calls, const std::string& field) {
     const std::string name = StrCat(field, "[", i, "]");
     PS_RETURN_IF_ERROR(CheckObject(calls[i], name));
     JsonFields call(calls[i], name + ".");
-    if (call.String("type").value_or("function") != "function")
-      call.Fail("type", "expected function, found another");
+    (void)call.OneOf("type", {"function"}, "function");
     const std::string id = call.String("id").value_or("");
     call.Ignore({"index"});
     (void)call.Needed("function", "an object");

@@ -41,6 +41,27 @@ TEST(SamplingParamsTest, GoodValues) {
               }).ok());
 }
 
+TEST(SamplingParamsTest, NumbersKeepTheirDigitsAndTheirSign) {
+  const auto error = [](float top_p) {
+    return Check([top_p](GenerateParams* p) { p->sampling.top_p = top_p; }).message();
+  };
+  EXPECT_EQ(error(1.0000001f), "top_p: expected a number in (0, 1], found 1.0000001");
+  EXPECT_EQ(error(0), "top_p: expected a number in (0, 1], found 0");
+  EXPECT_EQ(error(kInf), "top_p: expected a number in (0, 1], found inf");
+  EXPECT_EQ(error(std::nanf("")), "top_p: expected a number in (0, 1], found nan");
+  EXPECT_EQ(ToParameter(0), 0);
+  EXPECT_EQ(ToParameter(0.1), 0.1f);
+  for (const double small : {1e-46, 1e-300, 1e-40}) {
+    EXPECT_TRUE(std::isnormal(ToParameter(small))) << small;
+    EXPECT_TRUE(kTopPRange.Contains(ToParameter(small)));
+    EXPECT_EQ(ToParameter(-small), -ToParameter(small));
+  }
+  EXPECT_EQ(ToParameter(0.99999999999), 1);
+  EXPECT_FALSE(kTopPRange.Contains(1.0000000001));
+  EXPECT_TRUE(kRepetitionPenaltyRange.Contains(0.01));
+  EXPECT_EQ(kRepetitionPenaltyRange.Text(), "a number in [0.01, 100]");
+}
+
 TEST(SamplingParamsTest, EveryFieldOutOfRange) {
   for (const float bad : {-0.1f, 100.5f, kInf, -kInf, std::nanf("")}) {
     ExpectRefused("temperature", [&](GenerateParams* p) { p->sampling.temperature = bad; });

@@ -255,10 +255,26 @@ TEST(CompletionRequest, ErrorsNameTheField) {
       {R"({"prompt": "x", "temperature": "hot"})",
        "temperature: expected a number, found a string"},
       {R"({"prompt": "x", "stream": 1})", "stream: expected true or false, found an integer"},
-      {R"({"prompt": "x", "stop": [1]})",
-       "stop: expected a string or an array of strings, found another value"},
+      {R"({"prompt": "x", "stop": ["a", 1]})", "stop[1]: expected a string, found an integer"},
+      {R"({"prompt": "x", "stop": 5})",
+       "stop: expected a string or an array of strings, found an integer"},
+      {R"({"prompt": "x", "bad_words": [["a"]]})",
+       "bad_words[0]: expected a string, found an array"},
+      {R"({"prompt": "x", "guided_choice": [null]})",
+       "guided_choice[0]: expected a string, found null"},
       {R"({"prompt": "x", "logit_bias": {"a": 1}})",
-       "logit_bias: expected token ids and numbers, found \"a\": an integer"},
+       "logit_bias: expected token ids as keys, found \"a\""},
+      {R"({"prompt": "x", "logit_bias": {"5": "a"}})",
+       "logit_bias[5]: expected a number, found a string"},
+      {R"({"prompt": "x", "logit_bias": {"5": -1e39}})",
+       "logit_bias[5]: expected a number in [-100, 100], found -1e+39"},
+      {R"({"prompt": "x", "max_tokens": 9223372036854775808})",
+       "max_tokens: expected 0 to 2147483647, found 9223372036854775808"},
+      {R"({"prompt": "x", "max_tokens": -1})", "max_tokens: expected 0 to 2147483647, found -1"},
+      {R"({"prompt": "x", "n_predict": -2})", "n_predict: expected -1 to 2147483647, found -2"},
+      {R"({"prompt": "x", "request_id": "a b"})",
+       "request_id: expected an id as x-request-id may be, 1 to 128 of [A-Za-z0-9._:-], found \"a "
+       "b\""},
       {R"({"prompt": "x", "logit_bias": [1]})", "logit_bias: expected an object, found an array"},
       {R"({"prompt": "x", "stream_options": {}})",
        "stream_options: expected \"stream\": true beside it"},
@@ -271,6 +287,32 @@ TEST(CompletionRequest, ErrorsNameTheField) {
        "suffix: expected none: the model continues text and does not fill gaps"},
   };
   for (const auto& [body, message] : cases) EXPECT_EQ(ErrorOf(body), message) << body;
+}
+
+// They are float64 in JSON, and parameters are float32.
+TEST(CompletionRequest, NumbersAreCheckedAsTheyAreWritten) {
+  const auto error = [](std::string_view field, std::string_view value) {
+    return ErrorOf(StrCat(R"({"prompt": "x", ")", field, "\": ", value, "}"));
+  };
+  EXPECT_EQ(error("temperature", "1e39"),
+            "temperature: expected a number in [0, 100], found 1e+39");
+  EXPECT_EQ(error("temperature", "-1e-50"),
+            "temperature: expected a number in [0, 100], found -1e-50");
+  EXPECT_EQ(error("top_p", "1.0000000001"),
+            "top_p: expected a number in (0, 1], found 1.0000000001");
+  EXPECT_EQ(error("top_p", "0"), "top_p: expected a number in (0, 1], found 0");
+  EXPECT_EQ(error("min_p", "1.0000000001"),
+            "min_p: expected a number in [0, 1], found 1.0000000001");
+  EXPECT_EQ(error("repeat_penalty", "1e39"),
+            "repeat_penalty: expected a number in [0.01, 100], found 1e+39");
+  EXPECT_EQ(error("frequency_penalty", "2.0000000001"),
+            "frequency_penalty: expected a number in [-2, 2], found 2.0000000001");
+  EXPECT_EQ(error("presence_penalty", "-2.0000000001"),
+            "presence_penalty: expected a number in [-2, 2], found -2.0000000001");
+  // Neither greedy nor refused as 0.
+  EXPECT_GT(Parse(R"({"prompt": "x", "temperature": 1e-46})")->common.sampling().temperature(), 0);
+  EXPECT_GT(Parse(R"({"prompt": "x", "top_p": 1e-50})")->common.sampling().top_p(), 0);
+  EXPECT_EQ(Parse(R"({"prompt": "x", "temperature": 0.0})")->common.sampling().temperature(), 0);
 }
 
 TEST(CompletionRequest, DeepAndLongBodiesAreErrors) {

@@ -91,6 +91,12 @@ TEST_F(Tools, ErrorsNameTheField) {
   EXPECT_THAT(ErrorOf("\"tools\": [" + many + "]"), HasSubstr("at most 128 tools, found 129"));
 }
 
+TEST_F(Tools, CallsOfAMessageAreFunctions) {
+  EXPECT_EQ(ErrorOf(R"("messages": [{"role": "assistant", "tool_calls": [
+                {"type": "custom", "function": {"name": "f"}}]}])"),
+            "messages[0].tool_calls[0].type: expected function, found \"custom\"");
+}
+
 TEST_F(Tools, ChoicesWithoutTools) {
   for (const std::string more :
        {"", "\"tools\": []", "\"tools\": null", "\"tool_choice\": \"none\"",
