@@ -52,6 +52,7 @@ void RunText(const HttpApi& api, const Exchange& exchange,
       TextJob<Request, Response> job;
     };
     PS_ASSIGN_OR_RETURN(auto job, to_job(body, api.model()));
+    PS_RETURN_IF_ERROR(api.CheckModel(job.model));
     const auto started = std::make_shared<Started>(
         Started{exchange->NewMemory(RequestPhase::kRequest), std::move(job)});
     PS_RETURN_IF_ERROR(

@@ -17,7 +17,7 @@ Result<TokenizeJob> ToTokenizeJob(const Json& body, const ServedModel& model) {
   if (!fields.Bool("add_special_tokens").value_or(true)) request.set_add_bos(false);
   request.set_parse_special(fields.Bool("parse_special").value_or(true));
   const bool with_pieces = fields.Bool("return_token_strs").value_or(false);
-  fields.Any("model");  // one model is served
+  std::string name = fields.String("model").value_or("");
   PS_RETURN_IF_ERROR(fields.Finish());
   const auto to_body = [max_tokens = MaxModelTokens(model),
                         with_pieces](const v1::TokenizeResponse& response) {
@@ -28,7 +28,7 @@ Result<TokenizeJob> ToTokenizeJob(const Json& body, const ServedModel& model) {
     if (with_pieces) json["token_strs"] = response.pieces();
     return json;
   };
-  return TokenizeJob{"Tokenize", std::move(request), to_body};
+  return TokenizeJob{"Tokenize", std::move(name), std::move(request), to_body};
 }
 
 Result<DetokenizeJob> ToDetokenizeJob(const Json& body, const ServedModel&) {
@@ -37,9 +37,9 @@ Result<DetokenizeJob> ToDetokenizeJob(const Json& body, const ServedModel&) {
   (void)fields.Needed("tokens", "an array of token ids");
   if (const auto ids = fields.Integers("tokens"))
     request.mutable_tokens()->Assign(ids->begin(), ids->end());
-  fields.Any("model");  // one model is served
+  std::string name = fields.String("model").value_or("");
   PS_RETURN_IF_ERROR(fields.Finish());
-  return DetokenizeJob{"Detokenize", std::move(request),
+  return DetokenizeJob{"Detokenize", std::move(name), std::move(request),
                        [](const v1::DetokenizeResponse& response) {
                          return Json{{"prompt", response.text()}};
                        }};

@@ -16,6 +16,7 @@ namespace polysketch {
 template <typename Request, typename Response>
 struct TextJob {
   std::string_view method;  // in static storage
+  std::string model;        // as the client named it; empty: not named
   Request request;
   // The body of the HTTP response.
   std::function<nlohmann::ordered_json(const Response& response)> body;

@@ -444,6 +444,9 @@ TEST_F(OpenAi, BadRequestsHaveOpenAisShape) {
   expect(404, path, R"({"session": "00"})", "no session 00", nullptr);
   expect(400, "/tokenize", R"({"prompt": 5})", "expected a string", "prompt");
   expect(400, "/detokenize", R"({"tokens": [-1]})", "expected an id", "tokens[0]");
+  expect(404, "/tokenize", R"({"prompt": "x", "model": "gpt"})", "found \"gpt\"", "model");
+  expect(404, "/detokenize", R"({"tokens": [5], "model": "gpt"})", "found \"gpt\"", "model");
+  expect(400, "/tokenize", R"({"prompt": "x", "model": 5})", "expected a string", "model");
   EXPECT_EQ(Http(server_->http_address(), path).status, 405);
   EXPECT_EQ(Http(server_->http_address(), "/v1/models/other").status, 404);
   EXPECT_EQ(Http(server_->http_address(), path, std::string(65 << 20, 'x')).status, 413);
