@@ -11,8 +11,9 @@
 
 namespace polysketch {
 
-// Parses the body, which has the JSON form of `message`. An error for a body that is too large, for
-// one of another type, and for a request that a page of another site may have sent.
+// Parses the body, which has the JSON form of `message`: strings, booleans and integers. An error
+// for a body that is too large, for one of another type, and for a request that a page of another
+// site may have sent; INVALID_ARGUMENT names a field that is wrong.
 Status ReadPageRequest(const HttpRequest& request, google::protobuf::Message* message);
 
 // The message on a line of JSON.

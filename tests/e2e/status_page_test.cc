@@ -174,6 +174,34 @@ TEST(StatusPage, ABodyThatIsNotUtf8IsRefusedInUtf8) {
   EXPECT_EQ(error, "the body: expected UTF-8, found another byte at position 12");
 }
 
+TEST(StatusPage, ErrorsOfSessionsNameTheField) {
+  const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"create", R"({"durable": "yes"})", "durable: expected true or false, found \"yes\""},
+      {"create", R"({"ttl_seconds": 1.5})",
+       "ttl_seconds: expected an integer of 64 bits, found 1.5"},
+      {"create", R"({"ttlSeconds": "x"})",
+       "ttlSeconds: expected an integer of 64 bits, found \"x\""},
+      {"create", R"({"foo": 1})",
+       "foo: expected a field of CreateSessionRequest, found an unknown one"},
+      {"create", "[]", "the body: expected a JSON object, found []"},
+      {"fork", R"({"session": 5})", "session: expected a string, found 5"},
+      {"fork", R"({"count": 2147483648})",
+       "count: expected an integer of 32 bits, found 2147483648"}};
+  for (const auto& [name, body, message] : cases) {
+    const HttpAnswer answer = Http(server.http_address(), StrCat("/api/sessions/", name), body);
+    EXPECT_EQ(answer.status, 400) << body;
+    const auto error = nlohmann::json::parse(answer.body).at("error");
+    EXPECT_EQ(error.at("message"), message);
+    const std::string text = message;
+    EXPECT_EQ(error.at("param"), text.starts_with("the ")
+                                     ? nlohmann::json()
+                                     : nlohmann::json(text.substr(0, text.find(':'))));
+  }
+  EXPECT_TRUE(Post(server, "/api/sessions/create", {{"ttlSeconds", "5"}, {"evictable", nullptr}})
+                  .contains("session"));
+}
+
 TEST(StatusPage, ABrowserFindsAllThatItAsksFor) {
   const Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
   const std::string page = HttpGet(server.http_address(), "/");
