@@ -70,7 +70,8 @@ Result<std::string> CheckedEbnf(std::string_view text) {
         for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at)
           count = std::min<int64_t>(count * 10 + (text[at] - '0'), kMaxCount + 1);
         if (count > kMaxCount)
-          return InvalidArgument("expected at most ", kMaxCount, " repetitions in EBNF");
+          return InvalidArgument("expected at most ", kMaxCount,
+                                 " repetitions in EBNF, found more");
         if (at < text.size() && text[at] == '}') break;
       }
     } else if (IsInName(c)) {

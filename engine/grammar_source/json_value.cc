@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "base/bounded_json.h"
+
 namespace polysketch {
 namespace {
 
@@ -56,12 +58,15 @@ class Builder {
   bool AddNumber(const std::string& text) {
     const auto number = Decimal::Parse(text);
     if (!number)
-      return Fail(StrCat("expected numbers of at most ", Decimal::kMaxDigits, " digits"));
+      return Fail(StrCat("expected numbers of at most ", Decimal::kMaxDigits, " digits, found ",
+                         Abbreviate(text)));
     return Add({.type = Type::kNumber, .text = text, .number = *number});
   }
   bool Open(Type type) {
     if (std::ssize(open_) >= kMaxValueDepth)
-      return Fail(StrCat("expected at most ", kMaxValueDepth, " arrays and objects within others"));
+      return Fail(StrCat("expected at most ", kMaxValueDepth,
+                         " arrays and objects within others, "
+                         "found more"));
     open_.push_back({.value = {.type = type}, .key = {}, .names = {}});
     return true;
   }
@@ -107,6 +112,21 @@ std::string_view JsonValue::TypeName() const {
   constexpr std::string_view kNames[] = {"null",     "a boolean", "a number",
                                          "a string", "an array",  "an object"};
   return kNames[static_cast<size_t>(type)];
+}
+
+std::string JsonValue::Shown() const {
+  if (Is(Type::kNull)) return "null";
+  if (Is(Type::kBoolean)) return boolean ? "true" : "false";
+  if (Is(Type::kNumber)) return Abbreviate(text);
+  const auto quoted = [](const std::string& string) { return nlohmann::json(string).dump(); };
+  if (Is(Type::kString)) return Abbreviate(quoted(text));
+  constexpr size_t kEnough = 100;
+  std::string json;
+  for (size_t i = 0; i < items.size() && json.size() <= kEnough; ++i)
+    json += (i > 0 ? "," : "") + items[i].Shown();
+  for (size_t i = 0; i < members.size() && json.size() <= kEnough; ++i)
+    json += StrCat(i > 0 ? "," : "", quoted(members[i].first), ":", members[i].second.Shown());
+  return Abbreviate(Is(Type::kArray) ? StrCat("[", json, "]") : StrCat("{", json, "}"), kEnough);
 }
 
 bool JsonValue::operator==(const JsonValue& other) const {

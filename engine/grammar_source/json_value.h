@@ -26,6 +26,8 @@ struct JsonValue {
   const JsonValue* Find(std::string_view name) const;
   // "a string", "null": for errors.
   std::string_view TypeName() const;
+  // The value as JSON, or its beginning: for errors that quote it.
+  std::string Shown() const;
   // Equality of JSON Schema: 1 is 1.0, the order of members does not count.
   bool operator==(const JsonValue& other) const;
 };

@@ -36,7 +36,8 @@ inline constexpr int kMaxPatternDepth = 100;
 inline constexpr int kMaxRepetitions = 10'000;
 
 // INVALID_ARGUMENT says at which character what was expected, and names what is not supported:
-// look-around, back-references, word boundaries, flags, Unicode properties, possessive repetitions.
+// look-around, back-references, word boundaries, flags, Unicode properties, possessive repetitions,
+// and what ECMA-262 reads as other characters: \A, \Z, \UXXXXXXXX, {,3}.
 Result<Pattern> ParsePattern(std::string_view text);
 
 // Characters of the texts that a pattern matches; max < 0: without a bound.

@@ -55,7 +55,8 @@ class PatternParser {
 
   Pattern Choice(int depth) {
     if (depth > kMaxPatternDepth)
-      return Fail(StrCat("expected at most ", kMaxPatternDepth, " groups within groups"));
+      return Fail(
+          StrCat("expected at most ", kMaxPatternDepth, " groups within groups, found more"));
     Pattern choice{.kind = Pattern::Kind::kChoice};
     do {
       choice.parts.push_back(Sequence(depth));
@@ -126,13 +127,15 @@ class PatternParser {
     return inside;
   }
 
-  // Whether a repetition's bounds begin here: {2}, {2,}, {,3}, {2,3}. Another { is a character.
+  // Whether a repetition's bounds begin here: {2}, {2,}, {2,3}, and {,3}, {,} of Python. Another { is
+  // a character.
   bool BoundsFollow() const {
     size_t i = 1;
     bool any = false;
     for (; IsDigit(Peek(i)); ++i) any = true;
     if (Peek(i) == ',') {
-      for (++i; IsDigit(Peek(i)); ++i) any = true;
+      any = true;
+      for (++i; IsDigit(Peek(i));) ++i;
     }
     return Peek() == '{' && Peek(i) == '}' && any;
   }
@@ -143,7 +146,8 @@ class PatternParser {
       count = std::min<int64_t>(count * 10 + (Peek() - '0'), int64_t{kMaxRepetitions} + 1);
       ++at_;
     }
-    if (count > kMaxRepetitions) Fail(StrCat("expected at most ", kMaxRepetitions, " repetitions"));
+    if (count > kMaxRepetitions)
+      Fail(StrCat("expected at most ", kMaxRepetitions, " repetitions, found more"));
     return static_cast<int>(count);
   }
 
@@ -156,6 +160,8 @@ class PatternParser {
       repeat.max = 1;
     } else if (BoundsFollow()) {
       ++at_;
+      // ECMA-262 has these characters there.
+      if (Peek() == ',') return Fail("{,N} is not supported: expected {0,N}");
       repeat.min = Count();
       repeat.max = repeat.min;
       if (Take(',')) repeat.max = Peek() == '}' ? -1 : Count();
@@ -239,8 +245,6 @@ class PatternParser {
         return Hex(2);
       case 'u':
         return UnicodeEscape();
-      case 'U':
-        return Scalar(Hex(8));
       case '0':
         if (!IsDigit(Peek())) return 0;
         Fail("an octal escape is not supported");
@@ -256,7 +260,11 @@ class PatternParser {
     Fail(IsDigit(c) || c == 'k' ? std::string("a back-reference is not supported")
          : c == 'p' || c == 'P' ? std::string("a Unicode property is not supported")
          : c == 'b' || c == 'B' ? std::string("a word boundary is not supported")
-                                : StrCat("\\", static_cast<char>(c), " is not supported"));
+         // Of Python alone: ECMA-262 has letters there.
+         : c == 'A' ? std::string("\\A is not supported: expected ^")
+         : c == 'Z' ? std::string("\\Z is not supported: expected $")
+         : c == 'U' ? std::string("\\U is not supported: expected \\u{X}")
+                    : StrCat("\\", static_cast<char>(c), " is not supported"));
     return std::nullopt;
   }
 
@@ -275,8 +283,6 @@ class PatternParser {
   Pattern Escape() {
     ++at_;
     if (const auto shorthand = Shorthand()) return Class(shorthand->in);
-    if (Take('A')) return {.kind = Pattern::Kind::kBegin};
-    if (Take('Z')) return {.kind = Pattern::Kind::kEnd};
     const auto c = CharacterEscape();
     return c ? Character(*c) : Pattern{};
   }

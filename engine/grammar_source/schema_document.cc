@@ -114,7 +114,8 @@ const char* Mismatch(Expects expects, const JsonValue& value) {
     case Expects::kSchema:
       return unless(IsSchema(value), "a schema");
     case Expects::kSchemas:
-      return unless(!value.items.empty() && AreAll(value, IsSchema), "an array of schemas");
+      return unless(!value.items.empty() && AreAll(value, IsSchema),
+                    "an array of at least one schema");
     case Expects::kSchemaOrSchemas:
       return unless(IsSchema(value) || AreAll(value, IsSchema), "a schema or an array of schemas");
     case Expects::kSchemaMap:
@@ -140,7 +141,8 @@ const char* Mismatch(Expects expects, const JsonValue& value) {
       return unless(value.Is(Type::kArray), "an array");
     case Expects::kTypes:
       return unless(IsType(value) || (!value.items.empty() && AreAll(value, IsType)),
-                    "array, boolean, integer, null, number, object, string, or an array of these");
+                    "array, boolean, integer, null, number, object, string, or an array of at "
+                    "least one of these");
   }
   return nullptr;
 }
@@ -234,7 +236,7 @@ Status SchemaDocument::Error(const JsonValue& schema, std::string_view keyword,
 
 Status SchemaDocument::Check(const JsonValue& schema) {
   if (!IsSchema(schema))
-    return Error(schema, "", StrCat("expected a schema, found ", schema.TypeName()));
+    return Error(schema, "", StrCat("expected a schema, found ", schema.Shown()));
   if (!checked_.insert(&schema).second) return Status();
   for (const auto& [name, value] : schema.members)
     PS_RETURN_IF_ERROR(CheckKeyword(schema, name, value));
@@ -248,9 +250,7 @@ Status SchemaDocument::CheckKeyword(const JsonValue& schema, const std::string& 
                    [&name](const Keyword& known) { return known.name == name; });
   if (keyword == std::end(kKeywords)) return Status();
   if (const char* const expected = Mismatch(keyword->expects, value)) {
-    const std::string found =
-        value.Is(Type::kString) ? StrCat("\"", value.text, "\"") : std::string(value.TypeName());
-    return Error(schema, name, StrCat("expected ", expected, ", found ", found));
+    return Error(schema, name, StrCat("expected ", expected, ", found ", value.Shown()));
   }
   switch (keyword->expects) {
     case Expects::kSchema:

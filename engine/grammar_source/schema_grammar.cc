@@ -71,7 +71,8 @@ class SchemaGrammar {
       rules_.Define(node.rule, Ebnf::Choice(choices));
       if (rules_.bytes() > kMaxEbnfBytes) {
         return document_->Error(document_->root(), "",
-                                StrCat("expected a grammar of at most ", kMaxEbnfBytes, " bytes"));
+                                StrCat("expected a grammar of at most ", kMaxEbnfBytes,
+                                       " bytes, found ", rules_.bytes(), " or more"));
       }
     }
     return Ebnf::Rule(nodes_.at(root).rule);
@@ -326,9 +327,10 @@ class SchemaGrammar {
     const auto bound = static_cast<size_t>(std::max<int64_t>({1, shape.min, shape.max}));
     const size_t cap = std::min(bound, std::max<size_t>(size, 1));
     if ((cap + 1) * (size + 1) > kMaxObjectStates) {
-      return document_->Error(document_->root(), "",
-                              StrCat("expected objects of at most ", kMaxObjectStates,
-                                     " properties times counts of them"));
+      return document_->Error(
+          document_->root(), "",
+          StrCat("expected objects of at most ", kMaxObjectStates,
+                 " properties times counts of them, found ", (cap + 1) * (size + 1)));
     }
     // after[c]: what follows when c properties have been written, from property i on.
     std::vector<std::optional<Ebnf>> after(cap + 1);

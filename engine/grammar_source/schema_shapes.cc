@@ -90,7 +90,8 @@ Result<const std::vector<Shape>*> SchemaShapes::Of(const Conjunction& schemas) {
   const auto at = shapes_.find(schemas);
   if (at != shapes_.end()) return &at->second;
   if (shapes_.size() >= kMaxConjunctions)
-    return InvalidArgument("the schema: expected at most ", kMaxConjunctions, " different schemas");
+    return InvalidArgument("the schema: expected at most ", kMaxConjunctions,
+                           " different schemas, found more");
   std::vector<Shape> shapes;
   building_.push_back(schemas);
   const Status status = Build(schemas, &shapes);
@@ -113,7 +114,9 @@ Status SchemaShapes::Build(const Conjunction& schemas, std::vector<Shape>* shape
       Choose(branch, &stack);
     }
     if (stack.size() + shapes->size() > kMaxChoices && !schemas.empty()) {
-      Fail(*schemas[0], "", StrCat("expected at most ", kMaxChoices, " choices"));
+      Fail(*schemas[0], "",
+           StrCat("expected at most ", kMaxChoices, " choices, found ",
+                  stack.size() + shapes->size(), " or more"));
     }
   }
   return error_;
@@ -260,7 +263,8 @@ bool SchemaShapes::MergeCounts(const Branch& branch, const char* min, const char
     const int64_t most = CountOf(*schema, max, -1);
     if (most >= 0 && most <= kMaxMost)
       shape->max = shape->max < 0 ? most : std::min(shape->max, most);
-    if (shape->min > kMaxLeast) return Fail(*schema, min, StrCat("expected at most ", kMaxLeast));
+    if (shape->min > kMaxLeast)
+      return Fail(*schema, min, StrCat("expected at most ", kMaxLeast, ", found ", shape->min));
   }
   return shape->max < 0 || shape->min <= shape->max;
 }
@@ -286,7 +290,8 @@ bool SchemaShapes::MergeNumber(const Branch& branch, bool integer, Shape* shape)
     const auto modulus = divisor->number.ToInteger();
     if (!integer || !modulus || *modulus > kMaxModulus || range.multiple_of > 1) {
       return Fail(*schema, "multipleOf",
-                  StrCat("expected one whole number of at most ", kMaxModulus, ", for integers"));
+                  StrCat("expected one whole number of at most ", kMaxModulus,
+                         ", for integers, found ", divisor->Shown()));
     }
     range.multiple_of = *modulus;
   }

@@ -148,7 +148,7 @@ class TagGrammar {
     PS_ASSIGN_OR_RETURN(const JsonValue* const triggers,
                         Member(format, path, "triggers", Type::kArray));
     if (triggers->items.size() != 1 || !triggers->items[0].Is(Type::kString))
-      return InvalidArgument(path, "/triggers: expected one text, found another value");
+      return InvalidArgument(path, "/triggers: expected one text, found ", triggers->Shown());
     const std::string& bytes = triggers->items[0].text;
     const JsonValue* const tags = format.Find("tags");
     for (const JsonValue& tag : tags == nullptr ? std::vector<JsonValue>() : tags->items) {

@@ -108,7 +108,7 @@ class Patterns:
 
     def repeated(self, depth):
         atom = self.atom(depth)
-        bounds = self.pick("", "", "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?", "??", "{,2}")
+        bounds = self.pick("", "", "", "", "*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?", "??", "{0,3}")
         return atom + bounds
 
     def sequence(self, depth):

@@ -55,6 +55,13 @@ TEST(Pattern, WhatIsNotSupportedIsNamed) {
   EXPECT_THAT(error("(?>a)"), HasSubstr("atomic"));
   EXPECT_THAT(error("\\012"), HasSubstr("octal"));
   EXPECT_THAT(error("\\q"), HasSubstr("\\q"));
+  // Other characters in ECMA-262.
+  EXPECT_THAT(error("\\Aa"), HasSubstr("\\A is not supported: expected ^"));
+  EXPECT_THAT(error("a\\Z"), HasSubstr("\\Z is not supported: expected $"));
+  EXPECT_THAT(error("[\\A]"), HasSubstr("\\A is not supported"));
+  EXPECT_THAT(error("\\U0001F600"), HasSubstr("\\U is not supported: expected \\u{X}"));
+  EXPECT_THAT(error("a{,3}"), StartsWith("at character 3 of the pattern: {,N} is not supported"));
+  EXPECT_THAT(error("a{,}"), HasSubstr("{,N} is not supported: expected {0,N}"));
   EXPECT_THAT(error("a^b"), HasSubstr("^"));
   EXPECT_THAT(error("(a$)+"), HasSubstr("anchor"));
 }
@@ -141,6 +148,28 @@ TEST(Schema, ValuesOfKeywordsHaveTheirTypes) {
   EXPECT_THAT(SchemaError(R"({"$defs": {"unused": {"enum": 3}}})"),
               StartsWith("/$defs/unused/enum: "));
   EXPECT_THAT(SchemaError("3"), StartsWith("the schema: "));
+  const std::pair<const char*, const char*> found[] = {
+      {R"({"anyOf": []})", "/anyOf: expected an array of at least one schema, found []"},
+      {R"({"oneOf": [{}, 5]})", "/oneOf: expected an array of at least one schema, found [{},5]"},
+      {R"({"type": []})",
+       "/type: expected array, boolean, integer, null, number, object, string, or an array of at "
+       "least one of these, found []"},
+      {R"({"required": ["a", null]})",
+       "/required: expected an array of strings, found [\"a\",null]"},
+      {R"({"minItems": -1.0})", "/minItems: expected a count, found -1.0"},
+      {R"({"properties": {"a\n": true, "b": "x"}})",
+       "/properties: expected an object of schemas, found {\"a\\n\":true,\"b\":\"x\"}"},
+      {R"({"type": "integer", "multipleOf": 1001})",
+       "/multipleOf: expected one whole number of at most 1000, for integers, found 1001"},
+      {R"({"type": "string", "minLength": 1000000000})",
+       "/minLength: expected at most 100000, found 1000000000"}};
+  for (const auto& [schema, message] : found) EXPECT_EQ(SchemaError(schema), message);
+  std::string values = "0";
+  for (int i = 1; i < 1025; ++i) values += StrCat(",", i);
+  EXPECT_EQ(SchemaError(StrCat("{\"enum\": [", values, "]}")),
+            "the schema: expected at most 1024 choices, found 1025 or more");
+  // No longer than a line.
+  EXPECT_LT(SchemaError(StrCat("{\"required\": [", values, "]}")).size(), 200u);
 }
 
 TEST(Schema, ReferencesAreWithinTheSchema) {
