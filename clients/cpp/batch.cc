@@ -308,7 +308,8 @@ void AddBatch(CommandLine* line) {
       "its\n"
       "response is {\"status_code\", \"request_id\", \"body\"}.\n"
       "An output file is continued: requests whose response it has are skipped, and failed ones\n"
-      "are sent again. Exit status 1: a request failed.");
+      "are sent again; a line of the input that is no request has its error there once.\n"
+      "Exit status 1: a request failed.");
   AddOption(command, "--input", "FILE", "Requests, one JSON object a line. -: standard input.",
             &options->input);
   AddOption(command, "--output", "FILE", "Results, one JSON object a line. -: standard output.",

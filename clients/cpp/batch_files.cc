@@ -16,6 +16,8 @@ namespace polysketch {
 namespace {
 
 constexpr size_t kBatchReadBytes = 64 << 10;
+// The message of a refusal begins with it; that of a server begins with a field.
+constexpr std::string_view kLine = "line ";
 
 // The rest of a line that has a url.
 Status ParseHttpItem(const Json& json, BatchItem* item) {
@@ -64,16 +66,16 @@ Status ParseItem(const std::string& line, BatchItem* item) {
   return Status();
 }
 
-// The ids of the lines of a file that have a response.
-std::unordered_set<std::string> AnsweredIds(std::istream* file) {
-  std::unordered_set<std::string> ids;
+// The ids of the lines of a file that have a response, and its refusals.
+void ReadEarlier(std::istream* file, std::unordered_set<std::string>* ids,
+                 std::unordered_set<std::string>* refusals) {
   for (std::string line; std::getline(*file, line);) {
     const Result<Json> parsed = ParseJson<Json>(line);
     const Json json = parsed.ok() ? *parsed : Json();
     if (IsAnswered(json) && json.contains("custom_id") && json["custom_id"].is_string())
-      ids.insert(json["custom_id"].get<std::string>());
+      ids->insert(json["custom_id"].get<std::string>());
+    if (IsRefusal(json)) refusals->insert(line);
   }
-  return ids;
 }
 
 // The size in bytes of the whole lines of a file.
@@ -93,7 +95,7 @@ BatchItem ParseBatchItem(const std::string& line, int64_t line_number) {
   BatchItem item;
   item.line = line_number;
   const Status status = ParseItem(line, &item);
-  if (!status.ok()) item.status = InvalidArgument("line ", line_number, ": ", status.message());
+  if (!status.ok()) item.status = InvalidArgument(kLine, line_number, ": ", status.message());
   return item;
 }
 
@@ -131,7 +133,7 @@ Result<std::optional<BatchItem>> BatchInput::Next() {
         continue;
       }
       if (!seen_.insert(id).second && item.status.ok()) {
-        item.status = InvalidArgument("line ", lines_, ": custom_id: expected another one than ",
+        item.status = InvalidArgument(kLine, lines_, ": custom_id: expected another one than ",
                                       "those of earlier lines, found '", id, "'");
       }
     }
@@ -180,6 +182,12 @@ bool IsAnswered(const Json& line) {
   return status == response->end() || *status == 200;
 }
 
+bool IsRefusal(const Json& line) {
+  const Json::json_pointer message("/error/message");
+  return line.is_object() && line.contains(message) && line.at(message).is_string() &&
+         line.at(message).get_ref<const std::string&>().starts_with(kLine);
+}
+
 Result<std::unique_ptr<BatchOutput>> BatchOutput::Open(const std::string& path, bool in_order,
                                                        std::unordered_set<std::string>* done) {
   std::unique_ptr<BatchOutput> output(new BatchOutput(in_order));
@@ -195,7 +203,7 @@ Result<std::unique_ptr<BatchOutput>> BatchOutput::Open(const std::string& path, 
     if (error) return InvalidArgument("--output: cannot write ", path, ": ", error.message());
     earlier.clear();
     earlier.seekg(0);
-    *done = AnsweredIds(&earlier);
+    ReadEarlier(&earlier, done, &output->refusals_);
   }
   output->file_.open(path, std::ios::binary | std::ios::app);
   if (!output->file_) return InvalidArgument("--output: cannot write ", path);
@@ -223,6 +231,7 @@ bool BatchOutput::Flush() {
 }
 
 bool BatchOutput::WriteLine(const std::string& line) {
+  if (refusals_.contains(line)) return true;
   const bool is_file = stream_ == &file_;
   *stream_ << (is_file ? line : TerminalText(STDOUT_FILENO, line)) << "\n" << std::flush;
   return stream_->good();

@@ -80,12 +80,15 @@ Json BatchError(const BatchItem& item, Code code, const std::string& message,
 Json BatchHttpResponse(const BatchItem& item, const BatchAnswer& answer);
 // Whether a line has a response that is no error.
 bool IsAnswered(const Json& line);
+// Whether a line says that a line of the input is no request.
+bool IsRefusal(const Json& line);
 
 // Writes results, each as it comes or in the order of the input.
 class BatchOutput {
  public:
   // "-" is standard output. A file is continued: `done` gets the ids of its lines that are
-  // answered. A last line without its end, which a killed process leaves, is removed.
+  // answered, and a refusal that it has is not written again. A last line without its end, which a
+  // killed process leaves, is removed.
   static Result<std::unique_ptr<BatchOutput>> Open(const std::string& path, bool in_order,
                                                    std::unordered_set<std::string>* done);
 
@@ -101,6 +104,7 @@ class BatchOutput {
   bool WriteLine(const std::string& line);
 
   const bool in_order_;
+  std::unordered_set<std::string> refusals_;  // lines that the file has
   std::ofstream file_;
   std::ostream* stream_ = nullptr;
   int64_t next_ = 0;                        // index of the next line, if in_order_

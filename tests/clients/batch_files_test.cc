@@ -160,6 +160,31 @@ TEST_F(BatchFiles, OutputIsContinued) {
                         "\n");
 }
 
+TEST_F(BatchFiles, OutputHasARefusalOnce) {
+  const BatchItem bad = ParseBatchItem("{", 3), other = ParseBatchItem(R"({"custom_id": "a"})", 4);
+  const auto line = [](const BatchItem& item) {
+    return BatchError(item, item.status.code(), item.status.message());
+  };
+  // Of a server: the request is sent again.
+  const Json refused = BatchError(other, Code::kInvalidArgument, "prompt: expected x");
+  EXPECT_TRUE(IsRefusal(line(bad)));
+  EXPECT_FALSE(IsRefusal(refused));
+  EXPECT_FALSE(IsRefusal(3));
+  EXPECT_FALSE(IsRefusal(BatchResponse(other, {{"text", "line 3: "}})));
+  const std::string earlier = JsonText(line(bad)) + "\n" + JsonText(refused) + "\n";
+  for (const bool in_order : {false, true}) {
+    Write(earlier);
+    Ids done;
+    const auto output = BatchOutput::Open(path_, in_order, &done);
+    ASSERT_TRUE(output.ok()) << output.status().ToString();
+    EXPECT_TRUE(done.empty());
+    EXPECT_TRUE((*output)->Write(0, line(bad)));
+    EXPECT_TRUE((*output)->Write(1, line(other)));
+    EXPECT_TRUE((*output)->Write(2, refused));
+    EXPECT_EQ(Read(), earlier + JsonText(line(other)) + "\n" + JsonText(refused) + "\n");
+  }
+}
+
 TEST_F(BatchFiles, OutputKeepsTheOrderOfTheInput) {
   Ids done;
   const auto output = BatchOutput::Open(path_, true, &done);
