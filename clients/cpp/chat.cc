@@ -85,7 +85,11 @@ class Chat {
     int result = kExitOk;
     while (!quit_ && (terminal_ || result == kExitOk)) {
       const auto line = lines_.Next("> ");
-      if (!line.ok()) return ReportUsageError(line.status());
+      if (!line.ok()) {
+        result = ReportUsageError(line.status());
+        if (!terminal_) return result;
+        continue;
+      }
       if (!line->has_value()) break;
       if ((*line)->find_first_not_of(" \t") == std::string::npos) continue;
       result = Obey(**line);
@@ -336,9 +340,10 @@ void AddChat(CommandLine* line) {
       "which\n"
       "the conversation then lacks; between answers it ends the program, as the end of input "
       "does.\n"
-      "On a terminal, control characters of an answer are shown as \\u001b. In a pipe the first "
-      "error\n"
-      "ends the program. A line that begins with / is a command: /help lists them.");
+      "On a terminal, control characters of an answer, and those that turn the direction of text,\n"
+      "are shown as \\u001b. In a pipe the first error ends the program. A line that begins with "
+      "/\n"
+      "is a command: /help lists them.");
   SetOptionGroup(command, "Call options");
   AddOption(command, "--server", "HOST:PORT",
             "Address of the HTTP port. Default: port 8000 of the host of POLYSKETCH_SERVER;\n"

@@ -3,8 +3,10 @@
 #include <editline/readline.h>
 #include <fcntl.h>
 #include <langinfo.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <clocale>
 #include <cstdlib>
 #include <string_view>
@@ -37,6 +39,14 @@ InputLines::InputLines(bool typed)
   // Ctrl-D before the prompt arrives as a zero, which libedit takes for "insert the next key".
   // readline() binds the keys of the terminal anew at each call, hence a hook.
   rl_pre_input_hook = [] { return rl_parse_and_bind("bind ^@ em-delete-or-list"); };
+  // Where the process group has the leader of the session, as in a container, no shell would continue
+  // it: the kernel drops the stop of Ctrl-Z, which libedit takes for the end of input.
+  if (getpgrp() == getsid(0)) {
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  }
   using_history();
   stifle_history(kMaxHistoryLines);
   // libedit takes a terminal that another program has left without blocking for the end of input.
@@ -48,10 +58,13 @@ Result<std::optional<std::string>> InputLines::Next(const char* prompt) {
 }
 
 Result<std::optional<std::string>> InputLines::Type(const char* prompt) {
+  errno = 0;
   const std::unique_ptr<char, Free> typed(readline(prompt));
+  // libedit leaves such bytes out, and says so in errno alone.
+  if (typed != nullptr && errno == EILSEQ)
+    return InvalidArgument("standard input: expected UTF-8, found other bytes in the line");
   if (typed == nullptr) return std::optional<std::string>();
   std::string line = typed.get();
-  PS_RETURN_IF_ERROR(CheckUtf8("standard input", line));
   if (line.find_first_not_of(" \t") != std::string::npos) add_history(line.c_str());
   return std::optional(std::move(line));
 }

@@ -17,8 +17,8 @@ class InputLines {
   // ~/.editrc says) and keeps the lines of this process; no file has them.
   explicit InputLines(bool typed);
   // The next line without its end; nullopt: the end of input. `prompt` is printed before a line that
-  // is typed. INVALID_ARGUMENT for a line that is not UTF-8; of a line that is typed, libedit
-  // leaves such bytes out. While a person types, SIGINT ends the program and leaves the terminal as
+  // is typed. INVALID_ARGUMENT for a line that is not UTF-8: of lines that are typed the next one
+  // can be read then, of others none. While a person types, SIGINT ends the program and leaves the terminal as
   // it was.
   Result<std::optional<std::string>> Next(const char* prompt);
 

@@ -20,6 +20,12 @@ bool IsControl(char32_t c) {
   return c < 0x20 || (c >= 0x7f && c < 0xa0);
 }
 
+// The property Bidi_Control of Unicode, and the ends of lines beside those of ASCII.
+bool IsFormatting(char32_t c) {
+  return c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+         (c >= 0x2066 && c <= 0x2069);
+}
+
 }  // namespace
 
 std::string EscapeControls(std::string_view text) {
@@ -32,7 +38,7 @@ std::string EscapeControls(std::string_view text) {
       text.remove_prefix(1);
       continue;
     }
-    if (IsControl(c.code_point)) {
+    if (IsControl(c.code_point) || IsFormatting(c.code_point)) {
       AppendEscape("\\u%04x", static_cast<unsigned>(c.code_point), &escaped);
     } else {
       escaped += text.substr(0, static_cast<size_t>(c.length));

@@ -28,6 +28,15 @@ TEST(EscapeControls, ShowsWhatATerminalWouldObey) {
   EXPECT_EQ(EscapeControls("\xFF\xC2"), "\\xff\\xc2");
 }
 
+TEST(EscapeControls, ShowsWhatTurnsTheDirectionOfText) {
+  EXPECT_EQ(EscapeControls("a\u202Eb\u202C \u2066c\u2069 \u200F\u061C"),
+            "a\\u202eb\\u202c \\u2066c\\u2069 \\u200f\\u061c");
+  EXPECT_EQ(EscapeControls("\u2028\u2029"), "\\u2028\\u2029");
+  // Letters, joiners and spaces are not.
+  const char* const text = "\u200D\u2027\u202F\u2065\u206A\u05D0\uFEFF";
+  EXPECT_EQ(EscapeControls(text), text);
+}
+
 TEST(TerminalText, EscapesForTerminalsOnly) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_GE(terminal, 0);

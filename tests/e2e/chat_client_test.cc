@@ -164,6 +164,23 @@ TEST_F(ChatClient, TheEndOfInputInAnAnswerEndsTheChatAfterIt) {
   EXPECT_EQ(chat.exit_status, 0) << chat.standard_output;
 }
 
+TEST_F(ChatClient, OnATerminalNeitherCtrlZNorALineThatIsNotUtf8EndsIt) {
+  // `script` makes the program the leader of a session, as a container does.
+  const std::string command = StrCat(
+      "{ sleep 0.7; printf 'ab\\032'; sleep 0.4; printf '\\n/fork kept\\n\\377/fork "
+      "lost\\n/quit\\n'; "
+      "sleep 1; } | timeout 20 script -qec '",
+      Binary("polysketch"), " chat --server ", server_->http_address(),
+      " --max-tokens 1' /dev/null");
+  const ProcessResult chat =
+      RunProcess({.arguments = {"/bin/sh", "-c", command}, .environment = {{"TERM", "xterm"}}});
+  EXPECT_EQ(chat.exit_status, 0) << chat.standard_output;
+  const std::string& shown = chat.standard_output;
+  EXPECT_NE(shown.find("/load kept returns to it"), std::string::npos) << shown;
+  EXPECT_NE(shown.find("standard input: expected UTF-8"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("/load lost"), std::string::npos) << shown;
+}
+
 TEST_F(ChatClient, CommandsChangeTheConversation) {
   const auto answer = [](const json& input, const std::string& system) {
     json body = {{"input", input}, {"store", false}};
