@@ -1,5 +1,6 @@
 // polysketch-loadgen: sends a load to a PolySketch server and reports throughput and latencies.
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "clients/cpp/json.h"
 #include "clients/cpp/options.h"
 #include "clients/cpp/rpc.h"
+#include "clients/cpp/terminal.h"
 #include "clients/loadgen/runner.h"
 #include "polysketch_build_info.h"
 
@@ -198,8 +200,9 @@ int Run(CommandLine c) {
   const grpc::Status status = stubs->front()->GetModel(&context, {}, &model);
   if (!status.ok()) return ReportRpcError(status, call, context);
   if (!c.run.call.json) {
-    std::cout << "model " << model.name() << " on " << model.device() << ", max. "
-              << model.limits().max_sequences() << " sequences\n";
+    std::cout << TerminalText(STDOUT_FILENO,
+                              StrCat("model ", model.name(), " on ", model.device(), ", max. ",
+                                     model.limits().max_sequences(), " sequences\n"));
   }
   signal(SIGINT, [](int number) {
     if (IsFirstSignal(number)) interrupted = true;

@@ -27,7 +27,9 @@ Status CheckSender(const HttpRequest& request) {
   const std::string_view origin = request.Header("Origin");
   if (!origin.empty() && origin != StrCat("http://", request.Header("Host")) &&
       origin != StrCat("https://", request.Header("Host"))) {
-    return Status(Code::kPermissionDenied, "Origin: expected the server's own page");
+    return Status(
+        Code::kPermissionDenied,
+        StrCat("Origin: expected the server's own page, found \"", Abbreviate(origin), "\""));
   }
   return Status();
 }
