@@ -91,6 +91,25 @@ TEST_F(Tools, ErrorsNameTheField) {
   EXPECT_THAT(ErrorOf("\"tools\": [" + many + "]"), HasSubstr("at most 128 tools, found 129"));
 }
 
+TEST_F(Tools, PartsOfResponsesHaveTheTypeOfTheirRole) {
+  const auto error = [this](const std::string& item) {
+    const auto body = ParseCompletionBody(StrCat(R"({"input": [)", item, "]}"));
+    return ToResponseJob(*body, model_).status().message();
+  };
+  EXPECT_EQ(
+      error(R"({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]})"),
+      "input[0].content[0].type: expected output_text, found \"refusal\": the model reads text "
+      "only");
+  EXPECT_EQ(error(R"({"role": "user", "content": [{"type": "input_image"}]})"),
+            "input[0].content[0].type: expected input_text, found \"input_image\": the model reads "
+            "text only");
+  EXPECT_EQ(error(R"({"type": "reasoning", "content": [{"type": "reasoning_text"}]})"),
+            "input[0].content[0].text: expected a string, found none");
+  EXPECT_EQ(error(R"({"type": "reasoning", "content": [5]})"),
+            "input[0].content[0]: expected an object, found an integer");
+  EXPECT_THAT(error(R"({"type": 5})"), ::testing::EndsWith("found an integer"));
+}
+
 TEST_F(Tools, CallsOfAMessageAreFunctions) {
   EXPECT_EQ(ErrorOf(R"("messages": [{"role": "assistant", "tool_calls": [
                 {"type": "custom", "function": {"name": "f"}}]}])"),
