@@ -123,7 +123,7 @@ std::string JsonValue::Shown() const {
   constexpr size_t kEnough = 100;
   std::string json;
   for (size_t i = 0; i < items.size() && json.size() <= kEnough; ++i)
-    json += (i > 0 ? "," : "") + items[i].Shown();
+    json += StrCat(i > 0 ? "," : "", items[i].Shown());
   for (size_t i = 0; i < members.size() && json.size() <= kEnough; ++i)
     json += StrCat(i > 0 ? "," : "", quoted(members[i].first), ":", members[i].second.Shown());
   return Abbreviate(Is(Type::kArray) ? StrCat("[", json, "]") : StrCat("{", json, "}"), kEnough);
