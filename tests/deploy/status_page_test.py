@@ -73,7 +73,7 @@ class StatusPage(DeployTest):
         self.start_page()
         for status, name, request, headers, words in [
             (400, "list", {"sesion": ""}, {}, "sesion"),
-            (400, "list", [1], {}, "ListSessionsRequest"),
+            (400, "list", [1], {}, "expected a JSON object"),
             (404, "fork", {"session": "0" * 32}, {}, "session"),
             (400, "list", {}, {"Content-Type": "text/plain"}, "application/json"),
             (403, "list", {}, {"Origin": "http://elsewhere.example"}, "Origin"),
