@@ -1,6 +1,6 @@
 """Measures linearized models and controls beside their teacher, in the same server and weights format: loss by genre and depth,
-recall by form and distance, two tasks of RULER, instructions followed in a chat, bytes of a state, prefill and decode by context. Writes OUT/results.json and OUT/results.md. The same
-command continues: what is in results.json is not measured again."""
+recall by form and distance, two tasks of RULER, instructions followed in a chat, bytes of a state, prefill and decode by context.
+Writes OUT/results.json and OUT/results.md. The same command continues: what is in results.json is not measured again."""
 
 import argparse
 import hashlib

@@ -3,7 +3,7 @@ values of a key."""
 
 import numpy as np
 
-from polysketch_training.linearize.tasks import Prompt, answered_line, spread
+from polysketch_training.linearize.tasks import answered_line, asked, spread
 
 HOPS = 2  # assignments of one variable to another in a chain
 CHAINS = 2
@@ -47,8 +47,4 @@ def ruler_prompt(tokenizer, text, task, length, seed, prefix):
     facts, questions, about = TASKS[task](rng, tokenizer)
     used = len(prefix) + sum(map(len, facts)) + sum(len(ids) for ids, _, _ in questions)
     ids, places = spread(rng, text, facts, length - used, prefix)
-    found = []
-    for (line, begin, end), fact in zip(questions, about):
-        found.append((len(ids) + begin, len(ids) + end, len(ids) - places[fact]))
-        ids += line
-    return Prompt(task, np.array(ids, np.int32), found)
+    return asked(task, ids, [(question, places[fact]) for question, fact in zip(questions, about)])

@@ -51,17 +51,21 @@ def tracked(*patterns):
     return "\n\n".join((ROOT / name).read_text(encoding="utf-8") for name in sorted(names))
 
 
+def evenly(items, count):
+    """`count` of the items, at even distances; all, if they are fewer."""
+    return items if len(items) <= count else [items[len(items) * i // count] for i in range(count)]
+
+
 def starts(paths, count, length):
-    """The first characters of `count` of the files, at even distances."""
-    chosen = paths if len(paths) <= count else [paths[len(paths) * i // count] for i in range(count)]
-    contents = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes() for path in chosen)
+    """The first characters of `count` of the files."""
+    contents = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes() for path in evenly(paths, count))
     return "\n\n".join(content.decode("utf-8", "replace")[:length] for content in contents)
 
 
 def training(options, processor):
     with lzma.open(options.novels) as file:
         found = books(np.frombuffer(file.read(), np.uint16))
-    chosen = [found[len(found) * i // BOOKS] for i in range(BOOKS)]
+    chosen = evenly(found, BOOKS)
     held_out_files = (pathlib.Path(argparse_file), pathlib.Path(subprocess_file))
     modules = [path for path in sorted(LIBRARY.glob("*.py")) + sorted(LIBRARY.glob("[a-o]*/*.py")) if path not in held_out_files]
     modules = [path for path in modules if path.stat().st_size >= MODULE_LENGTH and "test" not in path.parts]

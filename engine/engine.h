@@ -30,12 +30,12 @@ class Engine {
   // Ends all requests and joins the thread.
   virtual ~Engine() = default;
 
-  // Refuses with INVALID_ARGUMENT (names the field, or what of a snapshot does not fit the model),
-  // RESOURCE_EXHAUSTED (queue full; with a retry delay) or UNAVAILABLE (draining). After OK the
-  // stream gets exactly one FinishEvent, whatever happens.
   // Whether prompt and output can ever fit, as Submit checks it: before a caller takes memory or quota
   // for them.
   virtual Status CheckLength(const GenerateRequest& request) const = 0;
+  // Refuses with INVALID_ARGUMENT (names the field, or what of a snapshot does not fit the model),
+  // RESOURCE_EXHAUSTED (queue full; with a retry delay) or UNAVAILABLE (draining). After OK the
+  // stream gets exactly one FinishEvent, whatever happens.
   virtual Result<RequestId> Submit(GenerateRequest request,
                                    std::shared_ptr<EventStream> stream) = 0;
   virtual Result<RequestId> Submit(ScoreRequest request, std::shared_ptr<EventStream> stream) = 0;

@@ -257,15 +257,32 @@ class PatternParser {
     }
     if (!IsLetter(c) && !IsDigit(c)) return c;
     --at_;
-    Fail(IsDigit(c) || c == 'k' ? std::string("a back-reference is not supported")
-         : c == 'p' || c == 'P' ? std::string("a Unicode property is not supported")
-         : c == 'b' || c == 'B' ? std::string("a word boundary is not supported")
-         // Of Python alone: ECMA-262 has letters there.
-         : c == 'A' ? std::string("\\A is not supported: expected ^")
-         : c == 'Z' ? std::string("\\Z is not supported: expected $")
-         : c == 'U' ? std::string("\\U is not supported: expected \\u{X}")
-                    : StrCat("\\", static_cast<char>(c), " is not supported"));
+    Fail(Unsupported(c));
     return std::nullopt;
+  }
+
+  // The error of an escape of a letter or digit.
+  static std::string Unsupported(char32_t c) {
+    switch (c) {
+      case 'k':
+        return "a back-reference is not supported";
+      case 'p':
+      case 'P':
+        return "a Unicode property is not supported";
+      case 'b':
+      case 'B':
+        return "a word boundary is not supported";
+      // Of Python alone: ECMA-262 has letters there.
+      case 'A':
+        return "\\A is not supported: expected ^";
+      case 'Z':
+        return "\\Z is not supported: expected $";
+      case 'U':
+        return "\\U is not supported: expected \\u{X}";
+      default:
+        return IsDigit(c) ? "a back-reference is not supported"
+                          : StrCat("\\", static_cast<char>(c), " is not supported");
+    }
   }
 
   // After \: \d and its like.

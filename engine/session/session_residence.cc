@@ -366,12 +366,12 @@ bool SessionTable::Fits(const Shares& shares, const Principal& principal, int64_
 
 Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool grows,
                                const Entry* entry) {
+  if (more > static_cast<int64_t>(options_.memory)) {
+    return InvalidArgument("session: expected a state of at most ", options_.memory,
+                           " bytes (--session-memory), found one of ", more);
+  }
   while (!Fits(shares_, principal, more, grows)) {
     const Iterator victim = Evictable(principal, more, entry);
-    if (victim == entries_.end() && more > static_cast<int64_t>(options_.memory)) {
-      return InvalidArgument("session: expected a state of at most ", options_.memory,
-                             " bytes (--session-memory), found one of ", more);
-    }
     if (victim == entries_.end()) {
       Status status = ResourceExhausted("sessions take ", options_.memory - free_memory(),
                                         " bytes of memory, of ", options_.memory,

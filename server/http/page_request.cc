@@ -51,7 +51,7 @@ Status SetField(const std::string& name, const Json& value, google::protobuf::Me
   const google::protobuf::Reflection& fields = *message->GetReflection();
   const google::protobuf::FieldDescriptor* field = descriptor.FindFieldByName(name);
   if (field == nullptr) field = descriptor.FindFieldByCamelcaseName(name);
-  if (field == nullptr)
+  if (field == nullptr || field->is_repeated())
     return InvalidArgument(Abbreviate(name), ": expected a field of ", descriptor.name(),
                            ", found an unknown one");
   const auto expected = [&](std::string_view what) {
@@ -80,9 +80,8 @@ Status SetField(const std::string& name, const Json& value, google::protobuf::Me
       return Status();
     }
     default:
-      PS_CHECK(false) << field->full_name() << ": the page sends no field of this type";
+      return expected("a field of strings, booleans and integers");
   }
-  return Status();
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ class ChoicesForm : public AnswerForm {
     if (options_.include_usage) more["usage"] = UsageSoFar(index, *answer);
     if (!choice->finish_reason.empty()) {
       AddSession(*answer, &more);
-      AddResumeToken(*answer, PromptOf(index), &more);
+      AddResumeToken(*answer, PromptOf(index, *answer), &more);
     }
     std::string event = head_;
     ((event += '[') += piece) += ']';
@@ -125,7 +125,10 @@ class ChoicesForm : public AnswerForm {
     std::string prefix = choice->echo != nullptr ? choice->echo->text : "";
     return prefix += std::exchange(choice->prefix, {});
   }
-  size_t PromptOf(size_t index) const { return index / static_cast<size_t>(options_.choices); }
+  // The prompt of choice `index`.
+  static size_t PromptOf(size_t index, const Answer& answer) {
+    return index / answer.choices_of_prompt();
+  }
   // The JSON of choice `index`: `field` with `value`, and with all else that it has, which is
   // taken.
   std::string ChoiceJson(size_t index, const char* field, Json value, Answer* answer) {
@@ -137,7 +140,7 @@ class ChoicesForm : public AnswerForm {
     AddStopReason(*choice, &json);
     // The response has that of its only prompt, and an event of a stream that of its choice.
     if (!options_.stream && answer->resume_tokens.size() > 1)
-      AddResumeToken(*answer, PromptOf(index), &json);
+      AddResumeToken(*answer, PromptOf(index, *answer), &json);
     AddChoiceIds(index, answer, &json);
     const bool with_prompt = options_.prompt_logprobs && !prompt_of_response();
     if (with_prompt) json[kPromptLogprobs] = Json::array();
@@ -157,7 +160,7 @@ class ChoicesForm : public AnswerForm {
   // prompt of choice `index`, if there are any.
   std::string WithPromptLogprobs(std::string object, size_t index, const Answer& answer) const {
     if (!options_.prompt_logprobs) return object;
-    const EchoedPrompt& echo = answer.echoes[PromptOf(index)];
+    const EchoedPrompt& echo = answer.echoes[PromptOf(index, answer)];
     return WithMember(std::move(object), kPromptLogprobs, StrCat("[", echo.prompt_logprobs, "]"));
   }
 
@@ -166,7 +169,8 @@ class ChoicesForm : public AnswerForm {
     if (!options_.token_ids) return;
     if (!prompt_of_response()) {
       if (with_ids_.size() <= index) with_ids_.resize(index + 1);
-      if (!with_ids_[index]) (*json)["prompt_token_ids"] = answer->prompt_ids[PromptOf(index)];
+      if (!with_ids_[index])
+        (*json)["prompt_token_ids"] = answer->prompt_ids[PromptOf(index, *answer)];
       with_ids_[index] = true;
     }
     (*json)["token_ids"] = std::exchange(answer->choices[index].token_ids, {});
@@ -183,7 +187,7 @@ class ChoicesForm : public AnswerForm {
   // Of a choice and its prompt; null unless the client asks for it.
   Json UsageSoFar(size_t index, const Answer& answer) const {
     if (!options_.continuous_usage) return {};
-    const size_t prompt = PromptOf(index);
+    const size_t prompt = PromptOf(index, answer);
     const int64_t before =
         prompt < answer.prompt_tokens.size() ? answer.prompt_tokens[prompt].value_or(0) : 0;
     const int64_t tokens = answer.choices[index].tokens;

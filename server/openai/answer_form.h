@@ -65,13 +65,17 @@ struct AnswerChoice {
 
 struct Answer {
   std::vector<EchoedPrompt> echoes;   // by prompt
-  std::vector<AnswerChoice> choices;  // choice c of prompt p at p * CompletionOptions::choices + c
+  std::vector<AnswerChoice> choices;  // choice c of prompt p at p * choices_of_prompt() + c
   std::vector<std::vector<int32_t>> prompt_ids;  // by prompt, with CompletionOptions::token_ids
   std::vector<std::optional<int64_t>> prompt_tokens;  // by prompt; nullopt: not known yet
   v1::Usage usage;
   std::optional<v1::Session> session;
   std::vector<std::string> resume_tokens;  // by prompt; empty: it was not migrated
 
+  // That of the request, or, resumed, of the request that was migrated.
+  size_t choices_of_prompt() const {
+    return choices.size() / std::max<size_t>(prompt_tokens.size(), 1);
+  }
   bool migrated() const {
     return std::ranges::any_of(resume_tokens, [](const auto& token) { return !token.empty(); });
   }

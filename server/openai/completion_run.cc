@@ -256,8 +256,9 @@ Status CompletionRun::OnDelta(size_t prompt, const v1::Delta& delta) {
 // A delta has as many tokens as were ready, and its text may lag behind them: reasoning is counted
 // token by token.
 void CompletionRun::CountTokens(size_t prompt, const v1::Delta& delta, AnswerChoice* choice) {
-  for (const int32_t token : delta.tokens())
-    if (choice->filter.has_value()) choice->filter->Add(token);
+  if (choice->filter.has_value()) {
+    for (const int32_t token : delta.tokens()) choice->filter->Add(token);
+  }
   if (!choice->reader.has_value() || !decoders_[prompt].has_value()) {
     choice->tokens += delta.tokens_size();
     return;
@@ -271,8 +272,9 @@ void CompletionRun::CountTokens(size_t prompt, const v1::Delta& delta, AnswerCho
 }
 
 void CompletionRun::AddText(const std::string& generated, bool ends, AnswerChoice* choice) {
-  const std::string text =
-      choice->filter.has_value() ? choice->filter->Take(generated, ends) : generated;
+  std::string filtered;
+  if (choice->filter.has_value()) filtered = choice->filter->Take(generated, ends);
+  const std::string& text = choice->filter.has_value() ? filtered : generated;
   if (!choice->reader.has_value()) {
     choice->text += text;
     return;
@@ -308,7 +310,7 @@ void CompletionRun::OnFinishMessage(size_t prompt, const v1::Finish& finish) {
   if (finish.has_session()) answer_.session = finish.session();
   answer_.resume_tokens[prompt] = finish.resume_token();
   // Choices without a message about their end: the only one, and those that were migrated.
-  const auto choices = static_cast<int>(answer_.choices.size() / answer_.prompt_tokens.size());
+  const auto choices = static_cast<int>(answer_.choices_of_prompt());
   for (int i = 0; i < choices && !ended_; ++i) {
     AnswerChoice* const choice = ChoiceOf(prompt, i);
     if (!choice->finish_reason.empty()) continue;

@@ -291,24 +291,24 @@ TEST(CompletionRequest, ErrorsNameTheField) {
 
 // They are float64 in JSON, and parameters are float32.
 TEST(CompletionRequest, NumbersAreCheckedAsTheyAreWritten) {
-  const auto error = [](std::string_view field, std::string_view value) {
-    return ErrorOf(StrCat(R"({"prompt": "x", ")", field, "\": ", value, "}"));
+  struct Case {
+    const char *field, *value, *range;
+    const char* found = nullptr;  // as the error writes it; null: as it is
   };
-  EXPECT_EQ(error("temperature", "1e39"),
-            "temperature: expected a number in [0, 100], found 1e+39");
-  EXPECT_EQ(error("temperature", "-1e-50"),
-            "temperature: expected a number in [0, 100], found -1e-50");
-  EXPECT_EQ(error("top_p", "1.0000000001"),
-            "top_p: expected a number in (0, 1], found 1.0000000001");
-  EXPECT_EQ(error("top_p", "0"), "top_p: expected a number in (0, 1], found 0");
-  EXPECT_EQ(error("min_p", "1.0000000001"),
-            "min_p: expected a number in [0, 1], found 1.0000000001");
-  EXPECT_EQ(error("repeat_penalty", "1e39"),
-            "repeat_penalty: expected a number in [0.01, 100], found 1e+39");
-  EXPECT_EQ(error("frequency_penalty", "2.0000000001"),
-            "frequency_penalty: expected a number in [-2, 2], found 2.0000000001");
-  EXPECT_EQ(error("presence_penalty", "-2.0000000001"),
-            "presence_penalty: expected a number in [-2, 2], found -2.0000000001");
+  for (const auto& [field, value, range, found] : std::vector<Case>{
+           {"temperature", "1e39", "[0, 100]", "1e+39"},
+           {"temperature", "-1e-50", "[0, 100]"},
+           {"top_p", "1.0000000001", "(0, 1]"},
+           {"top_p", "0", "(0, 1]"},
+           {"min_p", "1.0000000001", "[0, 1]"},
+           {"repeat_penalty", "1e39", "[0.01, 100]", "1e+39"},
+           {"frequency_penalty", "2.0000000001", "[-2, 2]"},
+           {"presence_penalty", "-2.0000000001", "[-2, 2]"},
+       }) {
+    EXPECT_EQ(ErrorOf(StrCat(R"({"prompt": "x", ")", field, "\": ", value, "}")),
+              StrCat(field, ": expected a number in ", range, ", found ",
+                     found == nullptr ? value : found));
+  }
   // Neither greedy nor refused as 0.
   EXPECT_GT(Parse(R"({"prompt": "x", "temperature": 1e-46})")->common.sampling().temperature(), 0);
   EXPECT_GT(Parse(R"({"prompt": "x", "top_p": 1e-50})")->common.sampling().top_p(), 0);

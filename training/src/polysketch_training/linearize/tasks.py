@@ -79,12 +79,7 @@ def prompt(tokenizer, text: np.ndarray, kind: str, length: int, seed: int, prefi
     else:
         raise ToolError(f"expected room for a fact and a question in half of {length} tokens, found that they take {used}; longer samples")
     ids, places = spread(rng, text, [line for line, _, _ in lines], length - used, prefix)
-    found = []
-    for i in rng.permutation(count):
-        line, begin, end = lines[i]
-        found.append((len(ids) + begin, len(ids) + end, len(ids) - places[i]))
-        ids += line
-    return Prompt(kind, np.array(ids, np.int32), found)
+    return asked(kind, ids, [(lines[i], places[i]) for i in rng.permutation(count)])
 
 
 def spread(rng: np.random.Generator, text: np.ndarray, facts: list[list[int]], filler: int, prefix: list[int]) -> tuple[list[int], list[int]]:
@@ -96,6 +91,15 @@ def spread(rng: np.random.Generator, text: np.ndarray, facts: list[list[int]], f
         places.append(len(ids))
         ids += fact
     return ids, places
+
+
+def asked(kind: str, ids: list[int], questions: list[tuple[tuple[list[int], int, int], int]]) -> Prompt:
+    """The prompt of `ids` and the questions after them: of each its line (answered_line) and where its fact begins."""
+    ids, answers = list(ids), []
+    for (line, begin, end), place in questions:
+        answers.append((len(ids) + begin, len(ids) + end, len(ids) - place))
+        ids += line
+    return Prompt(kind, np.array(ids, np.int32), answers)
 
 
 def training_sequence(rng: np.random.Generator, tokenizer, text: np.ndarray, length: int, share: float, prefix: list[int]) -> np.ndarray:
