@@ -24,7 +24,7 @@ import time
 import figures_draw
 import limited
 from figures_measure import Limits, Meter, Settings, limit_of
-from figures_plan import KINDS, MEASURES, QUICK_SHAPES, SHAPES, Job, jobs
+from figures_plan import BLOCK_SHAPES, KINDS, MEASURES, QUICK_SHAPES, SHAPES, Job, jobs
 from figures_store import ROOT, Store, commit, key_of
 
 from polysketch_tools.errors import ToolError, run
@@ -36,6 +36,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR", help="folder of the figures")
     parser.add_argument("--quick", action="store_true", help="models of width 64, contexts up to 1,024: minutes, to try this program")
+    parser.add_argument("--blocks", action="store_true", help="4 layers, 8,192 tokens, blocks of 1 to 1,024 tokens, in place of the shapes")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, metavar="KIND", help="attention kinds (default: all)")
     parser.add_argument(
         "--measures", nargs="+", choices=MEASURES, default=tuple(MEASURES), metavar="MEASURE", help=f"{', '.join(MEASURES)} (default: all)"
@@ -68,7 +69,7 @@ def command(argv: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was measured is drawn
     limits = Limits(args.limit_seconds or (60 if args.quick else 600), _memory(args))
     settings = Settings(args.threads, args.weights, args.device, args.repeats or (1 if args.quick else 3), args.attention)
-    shapes = QUICK_SHAPES if args.quick else SHAPES
+    shapes = BLOCK_SHAPES if args.blocks else QUICK_SHAPES if args.quick else SHAPES
     args.out.mkdir(parents=True, exist_ok=True)
     about = {"commit": args.commit or commit(), "machine": _machine(args.device), "settings": settings.to_dict()}
     planned = [job for job in jobs(shapes, args.kinds, args.measures) if not args.contexts or job.context in args.contexts]

@@ -77,6 +77,14 @@ SHAPES = (
     _paper("110m", "12 layers, width 768", 12, tuple(512 << i for i in range(8)), (1 << 20,)),
     _paper("4-layers", "4 layers, width 768, 32k tokens", 4, (32768,), ()),
 )
+def _blocks(block: int) -> Shape:
+    shape = _paper(f"blocks-{block}", f"4 layers, width 768, 8,192 tokens, blocks of {block}", 4, (8192,), ())
+    config = dataclasses.replace(shape.config, grain_size=block)
+    return dataclasses.replace(shape, config=config, of_kinds=_PAPER_KINDS | {"grain_size": block})
+
+
+# Blocks of one token are a running sum.
+BLOCK_SHAPES = tuple(_blocks(block) for block in (1, 4, 16, 64, 256, 1024))
 QUICK_SHAPES = (
     _quick("quick", "2 layers, width 64", 2, (64, 256), (1024,)),
     _quick("quick-4-layers", "4 layers, width 64, 256 tokens", 4, (256,), ()),

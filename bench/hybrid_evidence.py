@@ -54,6 +54,8 @@ def parse():
     parser.add_argument("--prompts", type=int, default=4, help="of each form and length, of up to eight questions (default 4)")
     parser.add_argument("--contexts", type=numbers, default=[512, 2048, 8192, 32768], metavar="N,...",
                         help="of prefill and decode (default 512,2048,8192,32768)")
+    parser.add_argument("--decode-contexts", type=numbers, default=[131072], metavar="N,...",
+                        help="of decode alone, from states of random values (default 131072)")
     parser.add_argument("--speed-models", metavar="NAME,...", help="whose prefill and decode are measured (default all)")
     parser.add_argument("--speed-weights", default="q8", help="of prefill and decode (default q8)")
     parser.add_argument("--batch", type=int, default=8, help="of decode, beside one sequence (default 8)")
@@ -160,12 +162,13 @@ def qualities(options, results):
 
 def speeds(options, results):
     """The models by turns at each context."""
-    for context in options.contexts:
+    both = ["--stages", "prefill,decode", "--batches", options.batch]
+    decode = ["--stages", "decode", "--batches", "none", "--random-states"]
+    for context, stages in [(context, both) for context in options.contexts] + [(context, decode) for context in options.decode_contexts]:
         for model in options.speed_models:
             folder = options.model[model]
             command = [options.bin / "polysketch-bench", "--model", folder, "--weights", options.speed_weights, "--threads", options.threads,
-                       "--stages", "prefill,decode", "--prefill", context, "--decode", context, "--batches", options.batch,
-                       "--repeats", 1, "--own-caches", "--json"]
+                       *stages, "--prefill", context, "--decode", context, "--repeats", 1, "--own-caches", "--json"]
 
             def run(command=command):
                 environment = harness.environment(options.bin)
@@ -240,15 +243,21 @@ def instruction_table(found):
 
 
 def speed_table(found):
-    rows = []
+    rows, names = [], []
     for context in sorted({context for values in found.values() for context in values}, key=int):
         teacher = found.get("teacher", {}).get(context)
         for model, values in found.items():
             if context not in values:
                 continue
             own = values[context]
-            names = [name for name in own if name.startswith(("prefill", "decode"))]
-            speeds = [f"{own[name]:,.0f}" + (f" ({own[name] / teacher[name]:.2f})" if teacher else "") for name in names]
+            names = names or [name for name in own if name.startswith(("prefill", "decode"))]
+
+            def speed(name, own=own, teacher=teacher):
+                if name not in own:
+                    return ""
+                return f"{own[name]:,.0f}" + (f" ({own[name] / teacher[name]:.2f})" if teacher else "")
+
+            speeds = [speed(name) for name in names]
             rows.append([f"{int(context):,}", model, *speeds, f"{own['state_bytes']:,}", f"{GIB // own['state_bytes']:,}"])
     batches = [name.replace("prefill 1", "prefill").replace("decode ", "decode, batch ") for name in names]
     return table(["context", "model", *(f"{name}, tokens/s" for name in batches), "bytes of a state", "states in 1 GiB"], rows)

@@ -95,6 +95,9 @@ void AddOptions(CLI::App* app, CommandLine* line) {
       "--own-caches", o.own_caches,
       "Gives each sequence of a batch KV caches of its own. Default: they share the blocks "
       "of one text, as forks do, and a step reads these once.");
+  app->add_flag("--random-states", o.random_states,
+                "Decodes from states of random values where no prompt of the length was "
+                "processed: for contexts whose prefill would take hours.");
   app->add_flag("--profile", o.profile, "Measures every op as well, and its share of its limit.");
   app->add_flag("--json", line->json, "Prints one JSON object on stdout.");
 }

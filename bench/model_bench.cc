@@ -1,6 +1,7 @@
 #include "bench/model_bench.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "base/aligned_buffer.h"
@@ -11,6 +12,7 @@
 #include "bench/timing.h"
 #include "engine/model/folder_model.h"
 #include "kernels/new_backend.h"
+#include "kernels/saved_state.h"
 
 namespace polysketch::bench {
 namespace {
@@ -39,7 +41,7 @@ class ModelBench {
     }
     if (!Has("decode")) return Status();
     for (const int64_t context : options_.decode_contexts) {
-      std::unique_ptr<SequenceState> state = StateAt(context);
+      PS_ASSIGN_OR_RETURN(std::unique_ptr<SequenceState> state, StateAt(context));
       PS_RETURN_IF_ERROR(Decode(context, 1, *state));
       for (const int batch : options_.batches) PS_RETURN_IF_ERROR(Decode(context, batch, *state));
     }
@@ -65,14 +67,28 @@ class ModelBench {
   }
 
   // Returns the state that the prefill measurement of this length left, if there was one.
-  std::unique_ptr<SequenceState> StateAt(int64_t context) {
+  Result<std::unique_ptr<SequenceState>> StateAt(int64_t context) {
     for (auto& [tokens, state] : states_) {
       if (tokens == context) return state->Clone();
     }
     std::unique_ptr<SequenceState> state = model_->NewState();
+    if (options_.random_states) {
+      PS_RETURN_IF_ERROR(state->Load(context, RandomValues(context)));
+      return state;
+    }
     state->Clear();
     Feed(state.get(), context);
     return state;
+  }
+
+  // The saved values of a state: small positive ones, with which no weight overflows or vanishes.
+  std::vector<uint8_t> RandomValues(int64_t context) {
+    std::vector<uint8_t> bytes(SavedStateBytes(model_->attention(), context));
+    for (size_t i = 0; i < bytes.size(); i += sizeof(float)) {
+      const float value = static_cast<float>(random_() >> 40) * 0x1p-34f;  // below 2^-10
+      std::memcpy(&bytes[i], &value, sizeof(float));
+    }
+    return bytes;
   }
 
   Status Prefill(int64_t context) {

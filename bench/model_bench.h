@@ -34,6 +34,8 @@ struct BenchOptions {
   int repeats = 3;        // runs of a short prefill measurement; the median is reported
   // Whether the sequences of a batch have KV caches of their own. Else they hold the blocks of one.
   bool own_caches = false;
+  // Whether states of decode measurements have random values, where no prompt was processed.
+  bool random_states = false;
   bool profile = false;  // measures every op, which slows a row by about 1 percent
 };
 

@@ -116,9 +116,6 @@ class Backend {
   // The first error of the device. After an error no result may be used; further calls neither
   // crash nor block. Always OK for backends that compute on the host.
   virtual Status status() const { return Status(); }
-  // Whether Attention computes windows with a far part (AttentionSpec::far_part). A model that has
-  // them is refused by a backend that does not.
-  virtual bool has_far_parts() const { return true; }
   // Whether Attention reads states of the format.
   virtual bool has_state_format(StateFormat /*format*/) const { return true; }
 
@@ -239,10 +236,9 @@ class Backend {
                               int heads, float* out) = 0;
   // out[m][h] = x[m][h] maps[h] + biases[h], summed from the bias over i in order. x [rows, heads,
   // width], maps [heads, width, size], biases [heads, size], out [rows, heads, size], size a
-  // multiple of 16. Only called if has_far_parts().
-  virtual void HeadMaps(const float* /*x*/, int64_t /*rows*/, int /*heads*/, int /*width*/,
-                        const float* /*maps*/, const float* /*biases*/, int /*size*/,
-                        float* /*out*/) {}
+  // multiple of 16.
+  virtual void HeadMaps(const float* x, int64_t rows, int heads, int width, const float* maps,
+                        const float* biases, int size, float* out) = 0;
   // out_t = sum_s w[t,s] v_s / (c + sum_s w[t,s]), s <= t and spec.Visible(s, t), with the weights
   // of spec.kind (docs/attention.md). out [M, H, d]. Query head h reads kv head h / query_group().
   // spec: that of the layer in the states. For segments of any length: reads each state, appends

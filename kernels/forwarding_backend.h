@@ -18,7 +18,6 @@ class ForwardingBackend : public Backend {
   int threads() const override { return inner_->threads(); }
   ThreadPool* pool() override { return inner_->pool(); }
   Status status() const override { return inner_->status(); }
-  bool has_far_parts() const override { return inner_->has_far_parts(); }
   bool has_state_format(StateFormat format) const override {
     return inner_->has_state_format(format);
   }

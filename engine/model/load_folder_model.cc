@@ -12,15 +12,6 @@
 namespace polysketch {
 namespace {
 
-// FAILED_PRECONDITION names what the model needs and the backend lacks.
-Status CheckFeatures(const ModelSpec& spec, const Backend& backend, const std::string& config) {
-  const auto has_far_part = [](const LayerSpec& layer) { return layer.attention.far_part(); };
-  if (backend.has_far_parts() || std::ranges::none_of(spec.layers, has_far_part)) return Status();
-  return FailedPrecondition(config, ": expected a model that ", backend.name(),
-                            " computes, which has ",
-                            "no far parts beside windows; found one that needs them");
-}
-
 // `vocabulary`: tokens of the tokenizer, not 0.
 Status CheckVocabulary(const ModelSpec& spec, int vocabulary, const std::string& config) {
   if (vocabulary > spec.frame.vocab_size) {
@@ -52,7 +43,6 @@ Result<std::unique_ptr<FolderModel>> FolderModel::Load(const ModelFolder& folder
                                                        const LoadOptions& options) {
   ModelSpec& spec = definition.spec;
   const std::string config = folder.PathOf("config.json");
-  PS_RETURN_IF_ERROR(CheckFeatures(spec, *backend, config));
   const int vocabulary = spec.frame.padded_vocabulary ? options.vocabulary : 0;
   if (vocabulary > 0) PS_RETURN_IF_ERROR(CheckVocabulary(spec, vocabulary, config));
   if (options.state_format && !backend->has_state_format(*options.state_format)) {

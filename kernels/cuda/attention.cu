@@ -65,7 +65,7 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
   shape.near_dim = spec.near_dim();
   shape.block = spec.block;
   shape.features = spec.features();
-  shape.tiles = spec.sketched() ? spec.far_dim() / 8 : 0;
+  shape.tiles = spec.sketched() || spec.far_part() ? spec.far_dim() / 8 : 0;
   switch (spec.kind) {
     case AttentionKind::kSoftmax:
       shape.near_power = 0;
@@ -90,6 +90,7 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
   shape.stabilizer = spec.stabilizer;
   shape.sinks = spec.sinks;
   shape.sliding = spec.window_kind == WindowKind::kSliding;
+  shape.far_length = spec.far_length;
   shape.layer = layer;
   shape.near_q = input.near_q;
   shape.near_k = input.near_k;
@@ -185,7 +186,8 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     if constexpr (!GATED) {
-      if (shape.near_power == 0 && SoftmaxShared<D>() <= device->shared_limit()) {
+      if (shape.near_power == 0 && shape.far_dim == 0 &&
+          SoftmaxShared<D>() <= device->shared_limit()) {
         device->Launch(AttendSoftmax<D, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
                        SoftmaxShared<D>(), shape, list.on_device);
         return;
@@ -263,8 +265,8 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
   if (tensor == 0) {
     shape.tile_rows = 64;
   } else {
-    const bool softmax =
-        spec.kind == AttentionKind::kSoftmax && SoftmaxShared<128>() <= shared_limit;
+    const bool softmax = spec.kind == AttentionKind::kSoftmax && !spec.far_part() &&
+                         SoftmaxShared<128>() <= shared_limit;
     shape.tile_rows = tensor == 128 && !softmax ? TileRows<128>() : TileRows<64>();
     static_assert(TileRows<32>() == TileRows<64>() && kSoftmaxRows == TileRows<64>());
     shape.few_rows = 16;
@@ -409,7 +411,7 @@ void AttentionRunner::Prepare(Step* step, std::span<const Segment> segments) {
     state.Reserve(spec, state.position() + segment.rows);
     const LayerGroup& group = state.group(spec);
     pieces.insert(pieces.end(), group.pieces.begin(), group.pieces.end());
-    keys.push_back({state.position(), group.dropped, segment.first_row, segment.rows});
+    keys.push_back({state.position(), group.dropped, group.sums, segment.first_row, segment.rows});
   }
   if (keys == step->keys && pieces == step->pieces && !step->plans.empty() &&
       Workspace(step, {}) == step->addresses) {
@@ -426,7 +428,8 @@ void AttentionRunner::Prepare(Step* step, std::span<const Segment> segments) {
   int64_t partials = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
     const int64_t more = NeedsOf(step->shape, segments.subspan(i, 1)).partials;
-    if (i > first && (partials + more) * partial_bytes > kPartialBytes) {
+    // The tables of blocks hold one group.
+    if (!spec.kv_cache() && i > first && (partials + more) * partial_bytes > kPartialBytes) {
       parts.push_back(segments.subspan(first, i - first));
       first = i;
       partials = 0;
@@ -435,7 +438,6 @@ void AttentionRunner::Prepare(Step* step, std::span<const Segment> segments) {
   }
   // The plan of a step without segments has no jobs: when it is rehearsed, it loads the kernels.
   if (first < segments.size() || segments.empty()) parts.push_back(segments.subspan(first));
-  PS_CHECK(!spec.kv_cache() || parts.size() == 1) << "the tables hold one group";
   WorkspaceNeeds largest;
   for (const auto& part : parts) {
     needs.push_back(NeedsOf(step->shape, part));
@@ -459,14 +461,18 @@ void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t s
   WorkspaceNeeds max = MaxNeeds(step.shape, rows, segments, blocks);
   // Prepare limits a group's partial sums, but a group has at least one segment.
   const int64_t of_one = MaxNeeds(step.shape, rows, 1, blocks).partials;
-  max.partials = std::min(max.partials, std::max(kPartialBytes / PartialBytes(spec), of_one));
+  if (!spec.kv_cache()) {
+    max.partials = std::min(max.partials, std::max(kPartialBytes / PartialBytes(spec), of_one));
+  }
   Workspace(&step, max);
-  // At most a store, a copy, a scan and a fold at each end of a segment, and a fold and queries for
-  // each block or tile. Lists are aligned to 16 bytes.
+  // At most a store, a copy, a scan and a fold at each end of a segment, a fold and queries for each block
+  // or tile, and the folds of windows. Lists are aligned to 16 bytes.
   int64_t pieces = rows / std::min<int64_t>(step.shape.tile_rows, spec.block) + 1;
   if (HasBlockWindow(spec)) pieces += rows / spec.window + segments;
-  const int64_t groups =
-      max.partials > 0 ? 1 + (rows / spec.block + 2 * segments) / max.partials : 1;
+  if (spec.far_part()) pieces += max.partials;
+  const int64_t groups = max.partials > 0 && !spec.kv_cache()
+                             ? 1 + (rows / spec.block + 2 * segments) / max.partials
+                             : 1;
   step.jobs.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 10 * 16);
 }
 

@@ -50,6 +50,7 @@ class AttentionRunner {
   // What a plan depends on, for each segment.
   struct Key {
     int64_t position, dropped;
+    const uint8_t* sums;
     int32_t first_row, rows;
     bool operator==(const Key&) const = default;
   };

@@ -157,17 +157,24 @@ __global__ void __launch_bounds__(kGeneralThreads)
     }
     running.denominator = BlockSum(dot, kGeneralThreads, scratch);
     if constexpr (GATED) running.denominator *= kept;
+    float factor = 1;
+    if (shape.near_power == 0) {
+      const FarScale scale(shape, PositionOf(shape, job, row), running.denominator);
+      factor = scale.factor;
+      running.top = scale.top;
+      running.denominator *= factor;
+    }
     for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
       float sum = 0;
       for (int f = 0; f < shape.features; ++f) {
         sum = fmaf(QueryFeature(shape, far_q, f), Widen(S[static_cast<int64_t>(f) * shape.d + c]),
                    sum);
       }
-      sums[c] = GATED ? sum * kept : sum;
+      sums[c] = (GATED ? sum * kept : sum) * factor;
     }
   }
   const float* coefficients = CoefficientsOf(shape, head);
-  bool begun = job.past != 0;
+  bool begun = running.denominator > 0;
   // Keys of the sequence from `begin` to `end`, block by block.
   const auto add = [&](int begin, int end) {
     for (int block = begin / shape.block; block * shape.block < end; ++block) {

@@ -26,7 +26,8 @@ struct TokenArrays {
   HeadArray far_keys, near_keys, values, decay_sums;
 };
 
-// Stores rows [row, row + count) of the batch, rounded to T, as tokens first, first + 1, ...
+// Stores rows [row, row + count) of the batch, rounded to T, as tokens first, first + 1, ... The far keys
+// of the first `sinks` are zeros, since no sum has those of a window's sinks.
 struct StoreJob {
   TokenArrays to;
   // KV kinds: the block table of the state, and the place in it of the block that `to` is in.
@@ -35,6 +36,7 @@ struct StoreJob {
   int32_t row = 0;
   int32_t count = 0;
   int32_t first = 0;
+  int32_t sinks = 0;
 };
 
 // What a kernel stores in the place of StoreTokens (attention_state.cuh) in a step of one token of each

@@ -158,7 +158,8 @@ __device__ __forceinline__ void ForRows(const Fn& fn) {
 
 // A warp's sums over its 16 * M rows: of values, and of weights in the lanes with t = 0 (elements 0
 // and 2 of a tile; elements 1 and 3 are those of the lower halves of z until FarPart adds them).
-// top: for softmax, the largest score of rows g and g + 8 of each tile.
+// top: for softmax, the largest score of rows g and g + 8 of each tile; 0 in a far part of a window, whose
+// weights are no exponentials.
 template <int D, int M>
 struct RowSums {
   float values[M][D / 8][4];
@@ -321,6 +322,25 @@ __device__ __forceinline__ void DecayFarPart(const float* row_sums, int count,
       sums->values[m][n][2 * half + 1] *= kept;
     }
     sums->weights[m][2 * half] *= kept;
+  });
+}
+
+// Brings the sums of all far parts of a window, of which each has the top 0, to the scale of FarScale.
+// position: of the warp's first row.
+template <int D, int M>
+__device__ __forceinline__ void ScaleFarPart(const AttentionShape& shape, int position,
+                                             RowSums<D, M>* sums) {
+  const int lane = threadIdx.x % kWarpSize, t = lane % 4;
+  ForRows<M>([&](int m, int half, int row) {
+    const float weight = __shfl_sync(kFullWarp, sums->weights[m][2 * half], lane - t);
+    const FarScale scale(shape, position + row, weight);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+      sums->values[m][n][2 * half] *= scale.factor;
+      sums->values[m][n][2 * half + 1] *= scale.factor;
+    }
+    sums->weights[m][2 * half] *= scale.factor;
+    sums->top[m][half] = scale.top;
   });
 }
 

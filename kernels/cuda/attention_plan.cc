@@ -46,6 +46,11 @@ class Planner {
             array(addresses_.values, spec_.head_dim * layout_.element),
             array(addresses_.decay_sums, sizeof(float))};
   }
+  // An array of every head of the sums of a far part.
+  HeadArray InSums(const LayerGroup& group, int64_t offset) const {
+    return {reinterpret_cast<uint64_t>(group.sums) + offset, layout_.sums,
+            layout_.sums * spec_.key_heads()};
+  }
   HeadArray Snapshot(int64_t index, int64_t offset) const {
     return {addresses_.snapshots + index * spec_.key_heads() * shape_.snapshot_bytes + offset,
             shape_.snapshot_bytes, 0};
@@ -157,29 +162,56 @@ class Planner {
     // The memory for the results of parts grows with the past. It is spent on decoding, and not on
     // the ends of a prompt's chunk.
     const bool few = segment.rows <= shape_.few_rows;
+    const int64_t position = segment.state->position(), snapshots = needs.snapshots;
+    const int64_t folded = Folded(position), folds = Folded(position + segment.rows);
+    AddLeft(group, folded, folds);
     for (int64_t row = 0; row < segment.rows;) {
-      const int64_t token = segment.state->position() + row, block = token / b;
+      const int64_t token = position + row, block = token / b;
       int64_t count = std::min<int64_t>(segment.rows - row, b - token % b);
       if (blocks_) count = std::min<int64_t>(count, spec_.window - token % spec_.window);
-      const TokenArrays keys = {HeadArray(), InPiece(nullptr, layout_.near_keys),
-                                InPiece(nullptr, layout_.values), HeadArray()};
+      const TokenArrays keys = Buffer(nullptr);
       const auto first_row = static_cast<int32_t>(segment.first_row + row);
       const auto offset = static_cast<int32_t>(token % b);
       const int64_t place = block < sink_blocks ? block : block - group.dropped;
       plan.stores.jobs.push_back(
-          {keys, table, place, first_row, static_cast<int32_t>(count), offset});
-      Queries({.keys = keys,
-               .table = table,
-               .sums = {},
-               .weights = {},
-               .row = first_row,
-               .count = static_cast<int32_t>(count),
-               .block_offset = offset,
-               .block = static_cast<int32_t>(block),
-               .sink_blocks = static_cast<int32_t>(sink_blocks),
-               .dropped = static_cast<int32_t>(group.dropped)},
-              few);
+          {keys, table, place, first_row, static_cast<int32_t>(count), offset,
+           static_cast<int32_t>(std::clamp<int64_t>(spec_.sinks - token, 0, count))});
+      const int64_t left = Folded(token + 1);
+      AttendJob job{.keys = keys,
+                    .table = table,
+                    .sums = InSums(group, 0),
+                    .weights = InSums(group, layout_.z),
+                    .row = first_row,
+                    .count = static_cast<int32_t>(count),
+                    .block_offset = offset,
+                    .past = left > 0,
+                    .block = static_cast<int32_t>(block),
+                    .sink_blocks = static_cast<int32_t>(sink_blocks),
+                    .dropped = static_cast<int32_t>(group.dropped)};
+      if (left < folds) UseSnapshot(snapshots, (left - folded) / b, &job);
+      Queries(job, few);
       row += count;
+    }
+  }
+
+  // The first tokens, whole blocks, that the sums of a far part have after `position` tokens.
+  int64_t Folded(int64_t position) const {
+    return spec_.far_part() && position > 0 ? spec_.FirstVisible(position - 1) : 0;
+  }
+
+  // Adds the blocks of the tokens [first, last), which have left a window, to the sums of its far part. The
+  // queries before each addition read the next snapshot.
+  void AddLeft(const LayerGroup& group, int64_t first, int64_t last) {
+    if (first == last) return;
+    const int64_t b = spec_.block, sink_blocks = spec_.SinkTokens() / b;
+    const auto count = static_cast<int32_t>((last - first) / b);
+    plan.scans.jobs.push_back(
+        {InSums(group, 0), InSums(group, layout_.z), needs.partials, needs.snapshots, count, {}});
+    needs.snapshots += count;
+    for (int64_t block = first / b; block < last / b; ++block) {
+      const int64_t place = block < sink_blocks ? block : block - group.dropped;
+      plan.folds.jobs.push_back(
+          {Buffer(group.pieces[static_cast<size_t>(place)]), needs.partials++});
     }
   }
 
@@ -266,6 +298,11 @@ WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, 
     }
     max.parts = shape.few_rows * read * NearParts(b);
     max.few = shape.few_rows > 0 ? rows : 0;
+    if (spec.far_part()) {
+      // The blocks that the rows let leave the window; a window at a time.
+      max.partials = max.snapshots = rows / b + segments * (spec.window / b);
+      max.parts += max.few * shape.far_parts;
+    }
     return max;
   }
   // A segment of n >= 2 rows that touches k >= 2 blocks fills k - 2 of them: k b <= n + 2 b.

@@ -28,9 +28,10 @@ struct AttentionShape {
   float offset = 0;
   float stabilizer = 0;
   Divisor block_parts;  // parts of 64 keys of a block
-  // Of a window: AttentionSpec::Visible.
+  // Of a window: AttentionSpec::Visible, and FarFactor of its far part.
   int sinks = 0;
   bool sliding = true;
+  int far_length = 0;
   int layer = 0;  // of its group
   // The packed batch (kernels/backend.h).
   const float* near_q = nullptr;
@@ -162,6 +163,32 @@ __device__ __forceinline__ int KvHead(const AttentionShape& shape, int head) {
 // first row; only with a window.
 __device__ __forceinline__ int ReachOf(const AttentionShape& shape, const AttendJob& job, int row) {
   return job.reach + (PS_PLANTED(WINDOW_MASK) ? 1 : 0) - (shape.sliding ? row : 0);
+}
+
+// How the far part of a window joins the softmax of its near part: sums of values and of weights are
+// multiplied by `factor` and belong to the top `top`. factor contains AttentionSpec::FarFactor and a power
+// of two that brings the weight near 1, so that neither part underflows beside the other.
+struct FarScale {
+  // Without a weight only roundings are left of the sums, which are dropped.
+  float factor = 0, top = -INFINITY;
+
+  // weight: of all tokens of the far part. position: of the query.
+  __device__ __forceinline__ FarScale(const AttentionShape& shape, int position, float weight) {
+    const float length = position > shape.far_length
+                             ? static_cast<float>(shape.far_length) / static_cast<float>(position)
+                             : 1.0f;
+    const float scaled = weight * length;
+    if (!(scaled > 0)) return;
+    const int exponent = min(static_cast<int>(FloatBits(scaled) >> 23) - 127, 126);
+    factor = length * BitsFloat(static_cast<uint32_t>(127 - exponent) << 23);
+    top = static_cast<float>(exponent) * 0.693147181f;
+  }
+};
+
+// The position of row `row` of a job of a KV kind.
+__device__ __forceinline__ int PositionOf(const AttentionShape& shape, const AttendJob& job,
+                                          int row) {
+  return job.block * shape.block + job.block_offset + row;
 }
 
 __device__ __forceinline__ float Widen(float x) { return x; }

@@ -42,6 +42,13 @@ __device__ __forceinline__ void StoreChunk(const float* floats, const Bf16* roun
   StoreChunk(floats + offset, width, chunk, to);
 }
 
+// Sets chunk `chunk` of a row of `width` elements to zero.
+template <typename T>
+__device__ __forceinline__ void ClearChunk(int width, int chunk, T* to) {
+  const int first = chunk * kStoreChunk;
+  for (int i = first; i < min(first + kStoreChunk, width); ++i) Round(0.0f, to + i);
+}
+
 __host__ __device__ constexpr int StoreChunks(int width) {
   return (width + kStoreChunk - 1) / kStoreChunk;
 }
@@ -59,7 +66,8 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
   T* near_keys = Array<T>(job.to.near_keys, job.table, job.place, layer, head);
   T* values = Array<T>(job.to.values, job.table, job.place, layer, head);
   // In unmixed kinds the far keys equal the near keys; the workspace has both.
-  T* far_keys = shape.far_dim > 0 ? At<T>(job.to.far_keys, layer, head) : nullptr;
+  T* far_keys =
+      shape.far_dim > 0 ? Array<T>(job.to.far_keys, job.table, job.place, layer, head) : nullptr;
   const int near = StoreChunks(shape.near_dim), near_and_values = near + StoreChunks(shape.d);
   const int chunks = near_and_values + StoreChunks(shape.far_dim);
   RowPieces at(chunks, static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x),
@@ -73,6 +81,8 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
     } else if (chunk < near_and_values) {
       StoreChunk(shape.v + m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
                  chunk - near, values + token * shape.d);
+    } else if (row < job.sinks && !PS_PLANTED(FAR_SINKS)) {
+      ClearChunk(shape.far_dim, chunk - near_and_values, far_keys + token * shape.far_dim);
     } else {
       StoreChunk(shape.far_k, shape.rows.far_k, of_head * shape.far_dim, shape.far_dim,
                  chunk - near_and_values, far_keys + token * shape.far_dim);

@@ -85,6 +85,7 @@ __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const A
                                             const PartBuffer<D>& buffer, RowSums<D, M>* sums) {
   if (part < parts.far) {
     FarPart<D, M>(shape, part, far_q, far_size, buffer, sums);
+    if constexpr (WINDOW) ForRows<M>([&](int m, int half, int) { sums->top[m][half] = 0; });
     return;
   }
   int block, first;
@@ -194,6 +195,9 @@ __global__ void __launch_bounds__(kTileThreads)
     Merge<D, M>(shape.near_power == 0, sums, &total);
     if (GATED && part + 1 == parts.far) {
       DecayFarPart(RowDecaySums(shape, job, kv, row), job.count - row, &total);
+    }
+    if (WINDOW && part + 1 == parts.far) {
+      ScaleFarPart(shape, PositionOf(shape, job, row), &total);
     }
   });
 
@@ -316,6 +320,13 @@ __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const Att
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) values[i] *= kept;
         weights *= kept;
+      }
+      if (WINDOW && part + 1 == list.far) {  // as ScaleFarPart
+        const FarScale scale(shape, PositionOf(shape, job, r), weights);
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) values[i] *= scale.factor;
+        weights *= scale.factor;
+        top = scale.top;
       }
     }
     const float inverse = 1.0f / (shape.stabilizer + weights);

@@ -138,6 +138,7 @@ void CudaBackend::ReserveStates(std::span<const AttentionSpec> layers, int64_t s
   const std::vector<LayerGroup> groups = LayerGroups(layers);
   for (const LayerGroup& group : groups) {
     device_->ReserveBlocks(group.piece_bytes(), states * group.PiecesFor(tokens));
+    if (group.spec.far_part()) device_->ReserveBlocks(group.sums_bytes(), states);
   }
   auto rest = std::ranges::find_if(groups, [](const auto& group) { return group.spec.grows(); });
   if (rest == groups.end()) {

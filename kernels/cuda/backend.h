@@ -38,7 +38,6 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return name_; }
   int threads() const override { return 1; }
   Status status() const override { return device_->status(); }
-  bool has_far_parts() const override { return false; }
   bool has_state_format(StateFormat format) const override {
     return format == StateFormat::kF32 || format == StateFormat::kBf16;
   }
@@ -84,6 +83,8 @@ class CudaBackend final : public Backend {
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
   void AffineFeatures(const float* x, int64_t rows, int width, const float* terms, int heads,
                       float* out) override;
+  void HeadMaps(const float* x, int64_t rows, int heads, int width, const float* maps,
+                const float* biases, int size, float* out) override;
   void Attention(const AttentionSpec& spec, int layer, std::span<const Segment> segments,
                  const AttentionInput& input, float* out) override;
   void AttentionMatMul(const AttentionSpec& spec, int layer, std::span<const Segment> segments,

@@ -1,4 +1,4 @@
-// The feature maps of the kinds linear, performer and affine_square.
+// The feature maps of the kinds linear, performer and affine_square, and of far parts of windows.
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -52,6 +52,21 @@ __global__ void AffineKernel(const float* x, int64_t rows, int width, int stride
   }
 }
 
+// One thread for each element of out [rows][heads][size].
+__global__ void HeadMapsKernel(const float* x, int64_t elements, int heads, int width,
+                               const float* maps, const float* biases, int size, float* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= elements) return;
+  const int64_t of_head = i / size;
+  const int column = static_cast<int>(i % size), head = static_cast<int>(of_head % heads);
+  const float* map = maps + static_cast<int64_t>(head) * width * size + column;
+  float sum = biases[head * size + column];
+  for (int k = 0; k < width; ++k) {
+    sum = fmaf(x[of_head * width + k], map[static_cast<int64_t>(k) * size], sum);
+  }
+  out[i] = sum;
+}
+
 }  // namespace
 
 void CudaBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
@@ -73,6 +88,13 @@ void CudaBackend::AffineFeatures(const float* x, int64_t rows, int width, const 
   const int stride = (width + 8) / 8 * 8;
   device_->Launch(AffineKernel, dim3(CeilDiv(rows * stride, 256)), 256, 0, x, rows, width, stride,
                   terms, heads, out);
+}
+
+void CudaBackend::HeadMaps(const float* x, int64_t rows, int heads, int width, const float* maps,
+                           const float* biases, int size, float* out) {
+  const int64_t elements = rows * heads * size;
+  device_->Launch(HeadMapsKernel, dim3(CeilDiv(elements, 256)), 256, 0, x, elements, heads, width,
+                  maps, biases, size, out);
 }
 
 }  // namespace polysketch::cuda

@@ -15,8 +15,9 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
     : element(spec.state_format == StateFormat::kBf16 ? 2 : 4) {
   const int64_t features = spec.features();
   z = Align(features * spec.head_dim * 4);
-  far_keys = z + Align(features * 4);
-  near_keys = far_keys + (spec.mixed() ? Align(spec.block * element * spec.far_dim()) : 0);
+  sums = z + Align(features * 4);
+  far_keys = spec.kv_cache() ? 0 : sums;
+  near_keys = far_keys + (spec.keeps_far_keys() ? Align(spec.block * element * spec.far_dim()) : 0);
   values = near_keys + Align(spec.block * element * spec.near_dim());
   decay_sums = values + Align(spec.block * element * spec.head_dim);
   size = decay_sums + (spec.decay_gate ? Align(int64_t{spec.block} * 4) : 0);
@@ -41,7 +42,10 @@ CudaState::CudaState(Device* device, std::span<const AttentionSpec> layers)
       groups_(LayerGroups(layers)),
       pooled_(std::ranges::any_of(specs_, &AttentionSpec::kv_cache)) {
   for (LayerGroup& group : groups_) {
-    PS_CHECK(!group.spec.far_part()) << "Backend::has_far_parts";
+    if (group.spec.far_part()) {
+      group.sums = Take(group.sums_bytes());
+      device_->Zero(group.sums, group.sums_bytes());
+    }
     Fit(&group, 0);
   }
   for (auto spec = specs_.begin(); spec != specs_.end(); ++spec) {
@@ -50,7 +54,19 @@ CudaState::CudaState(Device* device, std::span<const AttentionSpec> layers)
 }
 
 CudaState::~CudaState() {
-  for (LayerGroup& group : groups_) Resize(&group, 0);
+  for (LayerGroup& group : groups_) {
+    Resize(&group, 0);
+    Return(group.sums, group.sums_bytes());
+  }
+}
+
+uint8_t* CudaState::Take(size_t bytes) {
+  return static_cast<uint8_t*>(pooled_ ? device_->TakeBlock(bytes) : device_->Allocate(bytes));
+}
+
+void CudaState::Return(uint8_t* memory, size_t bytes) {
+  if (memory == nullptr) return;
+  pooled_ ? device_->ReturnBlock(memory, bytes) : device_->Free(memory);
 }
 
 const LayerGroup& CudaState::group(const AttentionSpec& spec) const {
@@ -61,7 +77,9 @@ const LayerGroup& CudaState::group(const AttentionSpec& spec) const {
 
 size_t CudaState::bytes() const {
   size_t bytes = 0;
-  for (const LayerGroup& group : groups_) bytes += group.pieces.size() * group.piece_bytes();
+  for (const LayerGroup& group : groups_) {
+    bytes += group.sums_bytes() + group.pieces.size() * group.piece_bytes();
+  }
   return bytes;
 }
 
@@ -73,18 +91,11 @@ std::unique_ptr<SequenceState> CudaState::Clone() const {
 
 void CudaState::Resize(LayerGroup* group, int64_t pieces) {
   while (std::ssize(group->pieces) > pieces) {
-    uint8_t* piece = group->pieces.back();
+    Return(group->pieces.back(), group->piece_bytes());
     group->pieces.pop_back();
-    if (pooled_) {
-      device_->ReturnBlock(piece, group->piece_bytes());
-    } else if (piece != nullptr) {
-      device_->Free(piece);
-    }
   }
   while (std::ssize(group->pieces) < pieces) {
-    const size_t bytes = group->piece_bytes();
-    void* piece = pooled_ ? device_->TakeBlock(bytes) : device_->Allocate(bytes);
-    group->pieces.push_back(static_cast<uint8_t*>(piece));
+    group->pieces.push_back(Take(group->piece_bytes()));
     // Sums begin at zero. Tokens from the position on are multiplied by weights of zero, so they must
     // be finite.
     device_->Zero(group->pieces.back(), group->piece_bytes());
@@ -118,6 +129,7 @@ void CudaState::Reset() {
   for (LayerGroup& group : groups_) {
     Fit(&group, 0);
     for (uint8_t* piece : group.pieces) device_->Zero(piece, group.piece_bytes());
+    if (group.sums != nullptr) device_->Zero(group.sums, group.sums_bytes());
   }
   set_position(0);
 }
@@ -159,6 +171,21 @@ void CudaState::CopyPart(int part, const SequenceState& other) {
     device_->Copy(group.pieces[i] + offset, source.pieces[i] + offset,
                   static_cast<size_t>(at.heads * group.layout.size));
   }
+  if (group.sums == nullptr) return;
+  const int64_t sums = at.first * group.layout.sums;
+  device_->Copy(group.sums + sums, source.sums + sums,
+                static_cast<size_t>(at.heads * group.layout.sums));
+}
+
+void CudaState::WalkSums(const LayerGroup& group, uint8_t* host, SavedValues* values) {
+  const int64_t sums = int64_t{group.spec.features()} * group.spec.head_dim;
+  if (group.layout.element == 2) {
+    auto* planes = reinterpret_cast<uint16_t*>(host);
+    values->Planes(planes, planes + sums, sums);
+  } else {
+    values->Floats(reinterpret_cast<float*>(host), sums);
+  }
+  values->Floats(reinterpret_cast<float*>(host + group.layout.z), group.spec.features());
 }
 
 void CudaState::Walk(const LayerGroup& group, int64_t position, int64_t index, int64_t heads,
@@ -170,17 +197,12 @@ void CudaState::Walk(const LayerGroup& group, int64_t position, int64_t index, i
     half ? values->Bf16(reinterpret_cast<uint16_t*>(array), count)
          : values->Floats(reinterpret_cast<float*>(array), count);
   };
-  const int64_t sums = int64_t{spec.features()} * spec.head_dim;
   const int64_t held = spec.BufferedTokens(position);
   const int64_t n =
       spec.kv_cache() ? std::min<int64_t>(spec.block, held - index * spec.block) : held;
   for (uint8_t* head = host; head < host + heads * layout.size; head += layout.size) {
-    if (spec.HasFarState(position)) {
-      auto* planes = reinterpret_cast<uint16_t*>(head);
-      half ? values->Planes(planes, planes + sums, sums) : walk(head, sums);
-      values->Floats(reinterpret_cast<float*>(head + layout.z), spec.features());
-    }
-    if (spec.mixed()) walk(head + layout.far_keys, n * spec.far_dim());
+    if (!spec.kv_cache() && spec.HasFarState(position)) WalkSums(group, head, values);
+    if (spec.keeps_far_keys()) walk(head + layout.far_keys, n * spec.far_dim());
     walk(head + layout.near_keys, n * spec.near_dim());
     walk(head + layout.values, n * spec.head_dim);
     if (spec.decay_gate) values->Floats(reinterpret_cast<float*>(head + layout.decay_sums), n);
@@ -192,6 +214,13 @@ void CudaState::SavePart(int part, std::span<uint8_t> out) const {
   const LayerGroup& group = groups_[at.group];
   SavedValues values =
       SavedValues::Writer(out.subspan(PartOffset(part, position()), PartBytes(part, position())));
+  if (group.sums != nullptr && group.spec.HasFarState(position())) {
+    std::vector<uint8_t> sums(static_cast<size_t>(at.heads * group.layout.sums));
+    device_->CopyOut(sums.data(), group.sums + at.first * group.layout.sums, sums.size());
+    for (size_t head = 0; head < sums.size(); head += static_cast<size_t>(group.layout.sums)) {
+      WalkSums(group, sums.data() + head, &values);
+    }
+  }
   std::vector<uint8_t> host(static_cast<size_t>(at.heads * group.layout.size));
   for (int64_t i = 0; i < std::ssize(group.pieces); ++i) {
     device_->CopyOut(host.data(), group.pieces[i] + at.first * group.layout.size, host.size());
@@ -215,6 +244,13 @@ Status CudaState::LoadPart(int part, int64_t position, std::span<const uint8_t> 
   LayerGroup& group = groups_[at.group];
   Fit(&group, position);
   SavedValues values = SavedValues::Reader(own);
+  if (group.sums != nullptr) {
+    std::vector<uint8_t> sums(static_cast<size_t>(at.heads * group.layout.sums));
+    for (size_t head = 0; head < sums.size(); head += static_cast<size_t>(group.layout.sums)) {
+      if (group.spec.HasFarState(position)) WalkSums(group, sums.data() + head, &values);
+    }
+    device_->CopyIn(group.sums + at.first * group.layout.sums, sums.data(), sums.size());
+  }
   for (int64_t i = 0; i < std::ssize(group.pieces); ++i) {
     std::vector<uint8_t> host(static_cast<size_t>(at.heads * group.layout.size));
     Walk(group, position, i, at.heads, host.data(), &values);
@@ -226,7 +262,8 @@ Status CudaState::LoadPart(int part, int64_t position, std::span<const uint8_t> 
 size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
   size_t bytes = 0;
   for (const LayerGroup& group : LayerGroups(layers)) {
-    bytes += static_cast<size_t>(group.PiecesFor(tokens)) * group.piece_bytes();
+    bytes +=
+        group.sums_bytes() + static_cast<size_t>(group.PiecesFor(tokens)) * group.piece_bytes();
   }
   return bytes;
 }

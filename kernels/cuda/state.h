@@ -17,7 +17,9 @@
 //                                 tokens, each from the first token on
 //
 // KV kinds: a piece is a block of b tokens, each head keys [b][d] and values [b][d]. With a window there
-// are the blocks of the sinks, and those that a token may still read (AttentionSpec::DroppedTokens).
+// are the blocks of the sinks, and those that a token may still read (AttentionSpec::DroppedTokens). With a
+// far part each head has far_keys [b][far_dim] before them, those of sinks zero, and the group S and z in
+// memory of their own.
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
 // under either format:
@@ -25,9 +27,11 @@
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [n][far_dim],
 //              near_keys [n][near_dim] in mixed kinds, values [n][d], decay_sums [n] with a
 //              decay gate
-//   KV         keys [n][d] and values [n][d] of each block that is held
+//   KV         S and z if there is a far state; far_keys [n][far_dim] with a far part, keys [n][d] and
+//              values [n][d] of each block that is held
 //
-// Where all layers are one group, all layers of a block before the next block; else layer by layer.
+// Where all layers are one group, S and z of all layers of a far part and all layers of a block before the
+// next block; else layer by layer.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +48,9 @@ namespace polysketch::cuda {
 struct HeadLayout {
   explicit HeadLayout(const AttentionSpec& spec);
 
-  int64_t z = 0, far_keys = 0, near_keys = 0, values = 0, decay_sums = 0;  // S is at 0
+  int64_t z = 0;     // S is at 0
+  int64_t sums = 0;  // bytes of S and z, which KV kinds have in memory of their own
+  int64_t far_keys = 0, near_keys = 0, values = 0, decay_sums = 0;
   int64_t size = 0;
   int64_t element = 4;  // bytes of a T
 };
@@ -55,10 +61,15 @@ struct LayerGroup {
   HeadLayout layout;
   int64_t layers = 0;
   std::vector<uint8_t*> pieces = {};
-  int64_t dropped = 0;  // blocks that the window has left, after those of the sinks
+  uint8_t* sums = nullptr;  // S and z of a far part
+  int64_t dropped = 0;      // blocks that the window has left, after those of the sinks
 
   int64_t heads() const { return layers * spec.key_heads(); }
   size_t piece_bytes() const { return static_cast<size_t>(heads() * layout.size); }
+  // Bytes of `sums`, 0 without a far part.
+  size_t sums_bytes() const {
+    return spec.far_part() ? static_cast<size_t>(heads() * layout.sums) : 0;
+  }
   // Pieces of `tokens` tokens.
   int64_t PiecesFor(int64_t tokens) const { return spec.kv_cache() ? spec.CacheBlocks(tokens) : 1; }
 };
@@ -106,6 +117,10 @@ class CudaState final : public LayeredState {
   void Fit(LayerGroup* group, int64_t position);
   // Gives a group `pieces` pieces.
   void Resize(LayerGroup* group, int64_t pieces);
+  uint8_t* Take(size_t bytes);
+  void Return(uint8_t* memory, size_t bytes);
+  // Passes the saved values of S and z of one head to `values`. `host`: a copy.
+  static void WalkSums(const LayerGroup& group, uint8_t* host, SavedValues* values);
   // Passes the saved values of `position` tokens in piece `index` to `values`, in order. `host`: a copy of
   // `heads` heads of the piece.
   static void Walk(const LayerGroup& group, int64_t position, int64_t index, int64_t heads,

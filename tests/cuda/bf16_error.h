@@ -47,6 +47,8 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
                                          int tokens, const OracleOutput& oracle) {
   constexpr double kVariance = 0x1p-16 / 3;  // of one rounding, relative
   const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
+  const bool far_window = spec.far_part();
+  const AttentionSpec far_spec = far_window ? spec.FarPart() : spec;
   const std::vector<float>& far_q = FarQueries(spec, rows);
   const std::vector<float>& far_k = FarKeys(spec, rows);
   const oracle::DecaySums decay(spec, rows, tokens);
@@ -57,8 +59,10 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
       std::vector<double> shared(d), variance(d);  // of the numerator
       double shared_weight = 0, weight_variance = 0, denominator = spec.stabilizer;
       for (int s = 0; s <= t; ++s) {
-        if (!oracle::Sees(spec, t, s)) continue;
-        const bool near = spec.kv_cache() || s / spec.block == t / spec.block;
+        const bool sees = oracle::Sees(spec, t, s);
+        if (!sees && !far_window) continue;
+        const bool near = far_window ? sees : spec.kv_cache() || s / spec.block == t / spec.block;
+        const AttentionSpec& of = near ? spec : far_spec;
         const int width = near ? spec.near_dim() : spec.far_dim();
         const float* q = &(near ? rows.near_q : far_q)[(t * heads + h) * width];
         const float* k = &(near ? rows.near_k : far_k)[(s * kv_heads + kv) * width];
@@ -69,14 +73,14 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
           squares += term * term;
           if (spec.decay_gate && !near) scaled += Square(term * ScaledPartners(spec, q, k, i));
         }
-        const double left =
-            std::exp(decay.Total(t * kv_heads + kv) - decay.Total(s * kv_heads + kv));
+        double left = std::exp(decay.Total(t * kv_heads + kv) - decay.Total(s * kv_heads + kv));
+        if (!near) left *= spec.FarFactor(t);
         const float* coefficients = oracle::CoefficientsOf(spec, rows, h);
-        const double weight = left * oracle::WeightOfDot(spec, near, dot, coefficients);
+        const double weight = left * oracle::WeightOfDot(of, near, dot, coefficients);
         // Of the dot product, by the roundings of q; by those of k as much again.
         const double deviation = std::sqrt(squares * kVariance);
-        const double degree = oracle::Degree(spec, near);
-        const double slope = spec.kind == AttentionKind::kSoftmax ? weight / std::sqrt(d)
+        const double degree = oracle::Degree(of, near);
+        const double slope = of.kind == AttentionKind::kSoftmax ? weight / std::sqrt(d)
                              : spec.kind == AttentionKind::kPolynomialSquare
                                  ? PolynomialSquareSlope(spec, coefficients, dot, deviation)
                                  : left * degree * std::pow(std::abs(dot) + deviation, degree - 1);
@@ -84,7 +88,7 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
         if (near) {
           own += kVariance * weight * weight;
         } else {
-          const double products = spec.sketched() ? 4 * squares * squares : 0;
+          const double products = far_spec.sketched() ? 4 * squares * squares : 0;
           own += kVariance * left * left * (products + scaled);
         }
         denominator += weight;

@@ -12,8 +12,6 @@ namespace {
 
 using CudaFramesTest = testing::CudaTest;
 
-bool HasFarPart(const std::string& name) { return name.ends_with("_far"); }
-
 std::unique_ptr<FolderModel> Load(const std::string& name, Backend* backend, DataType weights,
                                   StateFormat format) {
   LoadOptions options;
@@ -26,7 +24,6 @@ std::unique_ptr<FolderModel> Load(const std::string& name, Backend* backend, Dat
 TEST_F(CudaFramesTest, LogitsOfTransformersHoweverTokensArrive) {
   int frames = 0;
   for (const std::string& name : testing::FrameNames()) {
-    if (HasFarPart(name)) continue;
     SCOPED_TRACE(name);
     ++frames;
     const testing::FrameRecording recording(name);
@@ -36,14 +33,14 @@ TEST_F(CudaFramesTest, LogitsOfTransformersHoweverTokensArrive) {
     EXPECT_LT(recording.Error(whole), 1e-4);
     EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, {7, 1, 20, count - 28}), whole);
   }
-  EXPECT_EQ(frames, 23);
+  EXPECT_EQ(frames, 25);
 }
 
 // Weights, keys and values of 8 bits of precision: 2^-8 at some ten places of a few layers, which add up as
 // a random walk, of logits that are differences of large ones: below a tenth of the largest. A wrong head or
 // mask is off by its whole size.
 TEST_F(CudaFramesTest, Bf16LogitsAreClose) {
-  for (const std::string name : {"qwen3_window_sinks", "brumby_small"}) {
+  for (const std::string name : {"qwen3_window_sinks", "qwen3_window_far", "brumby_small"}) {
     SCOPED_TRACE(name);
     const testing::FrameRecording recording(name);
     const auto model = Load(name, &cuda_->device(), DataType::kBf16, StateFormat::kBf16);
@@ -54,17 +51,6 @@ TEST_F(CudaFramesTest, Bf16LogitsAreClose) {
     std::vector<int> pieces(10, 1);
     pieces.front() = count - 9;
     EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, pieces), whole);
-  }
-}
-
-TEST_F(CudaFramesTest, RefusesFarParts) {
-  for (const std::string& name : testing::FrameNames()) {
-    if (!HasFarPart(name)) continue;
-    const Status status =
-        FolderModel::Load((testing::FramesFolder() / name).string(), &cuda_->device(), {}).status();
-    EXPECT_EQ(status.code(), Code::kFailedPrecondition) << name;
-    EXPECT_NE(status.message().find("no far parts beside windows"), std::string::npos)
-        << status.message();
   }
 }
 

@@ -1,4 +1,4 @@
-// Grouped queries, windows with sinks, and layers that differ, on the general and on the tensor core kernels:
+// Grouped queries, windows with sinks and far parts, and layers that differ, on the general and on the tensor core kernels:
 // against the definition, and the same bits under every split and beside other sequences; states of such
 // layers that are saved, copied and cut.
 #include <algorithm>
@@ -23,6 +23,7 @@ struct Shape {
   int window = 0;
   WindowKind kind = WindowKind::kSliding;
   int sinks = 0;
+  int far_size = 0, far_length = 0;
 };
 
 AttentionSpec Spec(AttentionKind kind, StateFormat format, const Shape& shape) {
@@ -31,6 +32,8 @@ AttentionSpec Spec(AttentionKind kind, StateFormat format, const Shape& shape) {
   spec.window = shape.window;
   spec.window_kind = shape.kind;
   spec.sinks = shape.sinks;
+  spec.far_size = shape.far_size;
+  spec.far_length = shape.far_length;
   spec.state_format = format;
   return spec;
 }
@@ -42,7 +45,8 @@ AttentionSpec Gated(AttentionSpec spec) {
 }
 
 // What the tensor core kernels compute: windows that begin within a part of 64 keys and within a block,
-// sinks in a part of their own, in a shared one and in several.
+// sinks in a part of their own, in a shared one and in several; far parts of windows of one block and of
+// several, of one part of features and of several, at lengths that sequences pass and that they do not.
 std::vector<AttentionSpec> TensorSpecs() {
   constexpr auto kF = StateFormat::kBf16;
   constexpr auto kBlocks = WindowKind::kBlocks;
@@ -51,6 +55,9 @@ std::vector<AttentionSpec> TensorSpecs() {
           Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 72, 70, WindowKind::kSliding, 0}),
           Spec(AttentionKind::kSoftmax, kF, {3, 1, 32, 80, 1, WindowKind::kSliding, 1}),
           Spec(AttentionKind::kSoftmax, kF, {6, 2, 64, 80}),
+          Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150}),
+          Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000}),
+          Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 80, 80, kBlocks, 0, 48, 100}),
           Spec(AttentionKind::kPolynomial, kF, {2, 1, 32, 24, 37, WindowKind::kSliding, 5}),
           Gated(Spec(AttentionKind::kSymmetricPower, kF, {4, 2, 32, 40})),
           Gated(Spec(AttentionKind::kSymmetricPower, kF, {2, 1, 64, 32})),
@@ -110,13 +117,14 @@ std::vector<AttentionSpec> GeneralSpecs() {
     if (spec.state_format == StateFormat::kF32) specs.push_back(spec);
   }
   for (const AttentionSpec& spec : testing::WindowSpecs()) specs.push_back(spec);
+  for (const AttentionSpec& spec : testing::FarWindowSpecs()) specs.push_back(spec);
   return specs;
 }
 
 TEST_F(CudaLayersTest, GeneralKernelsAreTheirDefinition) {
   Random random(3);
   for (const AttentionSpec& spec : GeneralSpecs()) {
-    const int tokens = 2 * spec.block + spec.window + 9;
+    const int tokens = 2 * spec.block + (spec.far_part() ? 3 : 1) * spec.window + 9;
     const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
     const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], tokens);
     const auto out = testing::RunAlone(*cuda_, spec, sequence, {tokens});
@@ -127,12 +135,63 @@ TEST_F(CudaLayersTest, GeneralKernelsAreTheirDefinition) {
   }
 }
 
+// As tests/kernels/attention_test.cc has it: far weights of zero, and scores that are far above them, leave
+// the bits of the window alone; scores far below leave the far part alone.
+TEST_F(CudaLayersTest, FarPartsBesideWindowsOfOtherSize) {
+  Random random(7);
+  std::vector<AttentionSpec> specs = testing::FarWindowSpecs();
+  for (const AttentionSpec& spec : TensorSpecs()) {
+    if (spec.far_part()) specs.push_back(spec);
+  }
+  for (const AttentionSpec& spec : specs) {
+    AttentionSpec window = spec;
+    window.far_size = window.far_length = 0;
+    const int tokens = 4 * spec.window + 9;
+    Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    testing::AttentionRows& rows = sequence.layers[0];
+    const std::vector<float> far_q = rows.far_q;
+    std::ranges::fill(rows.far_q, 0.0f);
+    const std::vector<int> parts = {tokens - 3, 1, 2};
+    EXPECT_EQ(testing::RunAlone(*cuda_, spec, sequence, parts),
+              testing::RunAlone(*cuda_, window, sequence, parts))
+        << testing::Describe(spec);
+
+    rows.far_q = far_q;
+    // Every score is its key's first element times the query's: about 200 or -200.
+    const auto root = static_cast<float>(std::sqrt(spec.head_dim));
+    for (const float score : {200.0f, -200.0f}) {
+      const auto one_element = [&](std::vector<float>* x, float first) {
+        for (size_t i = 0; i < x->size(); ++i) (*x)[i] = i % spec.head_dim == 0 ? first : 0;
+      };
+      one_element(&rows.near_k, 1);
+      one_element(&rows.near_q, score * root);
+      const auto got = testing::RunAlone(*cuda_, spec, sequence, parts)[0];
+      const auto near = testing::RunAlone(*cuda_, window, sequence, parts)[0];
+      const testing::OracleOutput defined = testing::AttentionOracle(spec, rows, tokens);
+      const std::vector<double> tolerance =
+          spec.state_format == StateFormat::kF32
+              ? defined.tolerance
+              : testing::Bf16Tolerance(spec, rows, tokens, defined);
+      for (size_t i = 0; i < got.size(); ++i) {
+        const int token = static_cast<int>(i) / (spec.heads * spec.head_dim);
+        const bool has_far =
+            spec.HasFarState(token + 1) && testing::oracle::Left(spec, token) > spec.sinks;
+        if (score > 0 || !has_far) {
+          ASSERT_EQ(got[i], near[i]) << testing::Describe(spec) << " token " << token;
+        } else {
+          ASSERT_NEAR(got[i], defined.value[i], tolerance[i]) << testing::Describe(spec);
+        }
+      }
+    }
+  }
+}
+
 // Layers that differ, of float32 and of bf16, and some on tensor cores.
 std::vector<Layers> Mixtures() {
   std::vector<Layers> models;
   for (const Layers& layers : testing::Mixtures()) {
     if (std::ranges::any_of(layers, [](const AttentionSpec& spec) {
-          return spec.far_part() || spec.state_format != StateFormat::kF32;
+          return spec.state_format != StateFormat::kF32;
         })) {
       continue;
     }
@@ -144,7 +203,13 @@ std::vector<Layers> Mixtures() {
   window.sinks = 2;
   const AttentionSpec gated =
       Gated(Spec(AttentionKind::kSymmetricPower, StateFormat::kBf16, {4, 2, 32, 40}));
-  models.emplace_back(std::vector<AttentionSpec>{window, full, gated, window});
+  AttentionSpec far = full;
+  far.block = far.window = 16;
+  far.window_kind = WindowKind::kBlocks;
+  far.sinks = 3;
+  far.far_size = 16;
+  far.far_length = 40;
+  models.emplace_back(std::vector<AttentionSpec>{window, far, full, gated, window, far});
   return models;
 }
 
@@ -174,6 +239,9 @@ TEST_F(CudaLayersTest, StatesAreSavedCopiedAndCut) {
   const std::vector<AttentionSpec> windows = testing::WindowSpecs();
   models.push_back(Layers(windows[1], 2));
   models.push_back(Layers(windows[4], 2));
+  const std::vector<AttentionSpec> far = testing::FarWindowSpecs();
+  models.push_back(Layers(far[0], 2));
+  models.push_back(Layers(far[2], 2));
   for (const Layers& layers : models) {
     const Sequence whole = testing::RandomSequence(layers, 80, &random);
     const Sequence other = testing::RandomSequence(layers, 80, &random);

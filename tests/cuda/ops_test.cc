@@ -400,6 +400,28 @@ TEST_F(CudaOpsTest, AffineFeatures) {
   }
 }
 
+// The tolerance of tests/kernels/op_test.cc.
+TEST_F(CudaOpsTest, HeadMaps) {
+  Random random(15);
+  const int width = 30, rows = 35, heads = 5, size = 48;
+  const GuardedFloats x(random.Normals(rows * heads * width)),
+      maps(random.Normals(heads * width * size)), biases(random.Normals(heads * size));
+  GuardedFloats got(rows * heads * size), want(rows * heads * size);
+  cuda_->HeadMaps(x.data(), rows, heads, width, maps.data(), biases.data(), size, got.data());
+  reference_->HeadMaps(x.data(), rows, heads, width, maps.data(), biases.data(), size, want.data());
+  const auto absolute = [&](size_t i) {  // the sum of the terms' magnitudes
+    const size_t m = i / size, head = m % heads, j = i % size;
+    double sum = std::abs(biases.data()[head * size + j]);
+    for (int k = 0; k < width; ++k) {
+      sum += std::abs(static_cast<double>(x.data()[m * width + k]) *
+                      maps.data()[(head * width + k) * size + j]);
+    }
+    return sum;
+  };
+  ExpectClose(
+      got, want, [&](size_t i) { return (width + 2) * kU * absolute(i); }, "HeadMaps");
+}
+
 TEST_F(CudaOpsTest, LogSigmoid) {
   Random random(12);
   for (const int size : {1, 127, 300}) {

@@ -116,9 +116,10 @@ TEST_F(CudaReserveTest, NoStepAsksForMemory) {
   }
 }
 
-// Grouped queries, and layers with windows beside others.
+// Grouped queries, and layers with windows and far parts beside others.
 TEST_F(CudaReserveTest, NoStepOfAFrameAsksForMemory) {
-  for (const std::string name : {"llama_one_kv_head", "qwen3_window_sinks", "mistral_window"}) {
+  for (const std::string name :
+       {"llama_one_kv_head", "qwen3_window_sinks", "qwen3_window_far", "mistral_window"}) {
     ExpectNoStepAsksForMemory(&cuda_->device(), testing::SourceDir() / "tests/data/frames" / name,
                               StateFormat::kBf16, Scale(4, 20));
   }

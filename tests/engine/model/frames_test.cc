@@ -205,27 +205,6 @@ TEST_P(FramesTest, QuantisedWhenLoaded) {
 INSTANTIATE_TEST_SUITE_P(Backends, FramesTest, ::testing::ValuesIn(testing::AllBackends()),
                          testing::ParamName);
 
-// A backend without far parts beside windows.
-class PlainBackend : public testing::StagedBackend {
- public:
-  using StagedBackend::StagedBackend;
-  bool has_far_parts() const override { return false; }
-};
-
-TEST(FramesLoadTest, RefusesWhatTheBackendLacks) {
-  PlainBackend backend(NewReferenceBackend());
-  const auto load = [&](const char* name) {
-    return FolderModel::Load((FramesFolder() / name).string(), &backend, {}).status();
-  };
-  for (const char* name : {"llama_window_far", "qwen3_window_far"}) {
-    const Status status = load(name);
-    EXPECT_EQ(status.code(), Code::kFailedPrecondition);
-    EXPECT_NE(status.message().find("no far parts beside windows"), std::string::npos)
-        << status.message();
-  }
-  EXPECT_TRUE(load("llama_window_sinks").ok());
-}
-
 void Write(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
