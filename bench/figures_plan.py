@@ -77,6 +77,8 @@ SHAPES = (
     _paper("110m", "12 layers, width 768", 12, tuple(512 << i for i in range(8)), (1 << 20,)),
     _paper("4-layers", "4 layers, width 768, 32k tokens", 4, (32768,), ()),
 )
+
+
 def _blocks(block: int) -> Shape:
     shape = _paper(f"blocks-{block}", f"4 layers, width 768, 8,192 tokens, blocks of {block}", 4, (8192,), ())
     config = dataclasses.replace(shape.config, grain_size=block)

@@ -22,6 +22,7 @@ from polysketch_training.linearize.texts import prefix_of
 
 BLOCK = 512  # tokens whose means count as independent
 FIRST = 2048  # tokens of a window that are the shallow ones
+DEPTHS = (0, FIRST, 8192, 16384, 32768, 65536)  # a row of the table is what lies between two
 GIB = 1 << 30
 PRODUCTS = ("hybrid", "polysketch")  # of scripts/get-model
 
@@ -189,13 +190,13 @@ def loss_table(found):
     """Nats a token of the teacher; of the others the difference, with the standard error of differences of blocks."""
     models, rows = [name for name in found if name != "teacher"], []
     genres = list(dict.fromkeys(name.rsplit(" ", 1)[0] for name in found["teacher"]))
-    for part, depth in (("first", f"to {FIRST:,}"), ("rest", f"from {FIRST:,} on")):
+    for low, high in itertools.pairwise(depth // BLOCK for depth in DEPTHS):
         for genre in genres:
-            blocks = {
-                model: np.array([x for name, value in values.items() if name.rsplit(" ", 1)[0] == genre for x in value[part]])
-                for model, values in found.items()
-            }
-            row = [genre, depth, f"{blocks['teacher'].mean():.3f}"]
+            windows = {model: [value for name, value in values.items() if name.rsplit(" ", 1)[0] == genre] for model, values in found.items()}
+            blocks = {model: np.array([x for v in values for x in (v["first"] + v["rest"])[low:high]]) for model, values in windows.items()}
+            if len(blocks["teacher"]) == 0:
+                continue
+            row = [genre, f"{low * BLOCK:,} to {high * BLOCK:,}", f"{blocks['teacher'].mean():.3f}"]
             for model in models:
                 lost = blocks[model] - blocks["teacher"]
                 row.append(f"{lost.mean():+.4f} +- {lost.std(ddof=1) / math.sqrt(len(lost)):.4f}")

@@ -428,8 +428,7 @@ void AttentionRunner::Prepare(Step* step, std::span<const Segment> segments) {
   int64_t partials = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
     const int64_t more = NeedsOf(step->shape, segments.subspan(i, 1)).partials;
-    // The tables of blocks hold one group.
-    if (!spec.kv_cache() && i > first && (partials + more) * partial_bytes > kPartialBytes) {
+    if (i > first && (partials + more) * partial_bytes > kPartialBytes) {
       parts.push_back(segments.subspan(first, i - first));
       first = i;
       partials = 0;
@@ -438,19 +437,25 @@ void AttentionRunner::Prepare(Step* step, std::span<const Segment> segments) {
   }
   // The plan of a step without segments has no jobs: when it is rehearsed, it loads the kernels.
   if (first < segments.size() || segments.empty()) parts.push_back(segments.subspan(first));
+  // The tables of all groups are uploaded together.
   WorkspaceNeeds largest;
+  int64_t blocks = 0;
   for (const auto& part : parts) {
     needs.push_back(NeedsOf(step->shape, part));
     largest.Include(needs.back());
+    blocks += needs.back().blocks;
   }
+  largest.blocks = blocks;
   step->addresses = Workspace(step, largest);
   if (spec.kv_cache()) {
     device_->CopyIn(step->tables.data(), step->pieces.data(),
                     step->pieces.size() * sizeof(uint8_t*));
   }
   step->plans.clear();
+  WorkspaceAddresses addresses = step->addresses;
   for (size_t i = 0; i < parts.size(); ++i) {
-    step->plans.push_back(MakePlan(step->shape, parts[i], needs[i], step->addresses));
+    step->plans.push_back(MakePlan(step->shape, parts[i], needs[i], addresses));
+    addresses.tables += static_cast<uint64_t>(needs[i].blocks) * sizeof(uint8_t*);
   }
   Upload(step);
 }
@@ -460,19 +465,15 @@ void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t s
   Step& step = StepOf(spec);
   WorkspaceNeeds max = MaxNeeds(step.shape, rows, segments, blocks);
   // Prepare limits a group's partial sums, but a group has at least one segment.
-  const int64_t of_one = MaxNeeds(step.shape, rows, 1, blocks).partials;
-  if (!spec.kv_cache()) {
-    max.partials = std::min(max.partials, std::max(kPartialBytes / PartialBytes(spec), of_one));
-  }
+  const int64_t of_one = MaxNeeds(step.shape, rows, 1, blocks).partials, folds = max.partials;
+  max.partials = std::min(max.partials, std::max(kPartialBytes / PartialBytes(spec), of_one));
   Workspace(&step, max);
   // At most a store, a copy, a scan and a fold at each end of a segment, a fold and queries for each block
   // or tile, and the folds of windows. Lists are aligned to 16 bytes.
   int64_t pieces = rows / std::min<int64_t>(step.shape.tile_rows, spec.block) + 1;
   if (HasBlockWindow(spec)) pieces += rows / spec.window + segments;
-  if (spec.far_part()) pieces += max.partials;
-  const int64_t groups = max.partials > 0 && !spec.kv_cache()
-                             ? 1 + (rows / spec.block + 2 * segments) / max.partials
-                             : 1;
+  if (spec.far_part()) pieces += folds;
+  const int64_t groups = max.partials > 0 ? 1 + 2 * folds / max.partials : 1;
   step.jobs.Grow(device_, (10 * segments + 2 * pieces) * sizeof(AttendJob) + groups * 10 * 16);
 }
 

@@ -62,14 +62,16 @@ struct FoldJob {
   int64_t partial = 0;  // index of the partial sums
 };
 
-// Adds the partial sums of a segment to its state, each once, in order. Before each addition the
-// state is copied, as queries read it, to the next snapshot, unless `snapshots` is negative.
+// Adds the partial sums of a segment to its state, each once, in order. Before every `period`-th addition,
+// from the first one on, the state is copied, as queries read it, to the next snapshot, unless `snapshots`
+// is negative.
 struct ScanJob {
   HeadArray sums, weights;  // S and z
   int64_t partial = 0;      // first index
   int64_t snapshots = -1;   // first index
   int32_t count = 0;
-  HeadArray decay_sums;  // of the blocks, one after the other; with a decay gate
+  HeadArray decay_sums = {};  // of the blocks, one after the other; with a decay gate
+  int32_t period = 1;
 };
 
 // FoldJob and ScanJob in one: adds `count` full blocks of consecutive tokens to a state, which may be
@@ -85,7 +87,7 @@ struct WalkJob {
 struct AttendJob {
   TokenArrays keys;  // of this block
   uint8_t* const* table = nullptr;
-  HeadArray sums, weights;   // S and z at the start of the block
+  HeadArray sums, weights;   // S and z that the queries read
   int32_t row = 0;           // first row of the batch
   int32_t count = 0;         // rows
   int32_t block_offset = 0;  // offset of the first token in its block

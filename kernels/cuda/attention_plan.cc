@@ -163,8 +163,9 @@ class Planner {
     // the ends of a prompt's chunk.
     const bool few = segment.rows <= shape_.few_rows;
     const int64_t position = segment.state->position(), snapshots = needs.snapshots;
-    const int64_t folded = Folded(position), folds = Folded(position + segment.rows);
-    AddLeft(group, folded, folds);
+    const int64_t folded = Folded(position), end = Folded(position + segment.rows);
+    // The queries of a single row read what is left in the state.
+    AddLeft(group, folded, end, Folded(position + 1) < end);
     for (int64_t row = 0; row < segment.rows;) {
       const int64_t token = position + row, block = token / b;
       int64_t count = std::min<int64_t>(segment.rows - row, b - token % b);
@@ -188,7 +189,7 @@ class Planner {
                     .block = static_cast<int32_t>(block),
                     .sink_blocks = static_cast<int32_t>(sink_blocks),
                     .dropped = static_cast<int32_t>(group.dropped)};
-      if (left < folds) UseSnapshot(snapshots, (left - folded) / b, &job);
+      if (left < end) UseSnapshot(snapshots, (left - folded) / spec_.window, &job);
       Queries(job, few);
       row += count;
     }
@@ -199,15 +200,18 @@ class Planner {
     return spec_.far_part() && position > 0 ? spec_.FirstVisible(position - 1) : 0;
   }
 
-  // Adds the blocks of the tokens [first, last), which have left a window, to the sums of its far part. The
-  // queries before each addition read the next snapshot.
-  void AddLeft(const LayerGroup& group, int64_t first, int64_t last) {
+  // Adds the blocks of the tokens [first, last), which have left a window, to the sums of its far part. If
+  // `read`, the queries before each window of them read the next snapshot.
+  void AddLeft(const LayerGroup& group, int64_t first, int64_t last, bool read) {
     if (first == last) return;
     const int64_t b = spec_.block, sink_blocks = spec_.SinkTokens() / b;
-    const auto count = static_cast<int32_t>((last - first) / b);
-    plan.scans.jobs.push_back(
-        {InSums(group, 0), InSums(group, layout_.z), needs.partials, needs.snapshots, count, {}});
-    needs.snapshots += count;
+    plan.scans.jobs.push_back({.sums = InSums(group, 0),
+                               .weights = InSums(group, layout_.z),
+                               .partial = needs.partials,
+                               .snapshots = read ? needs.snapshots : -1,
+                               .count = static_cast<int32_t>((last - first) / b),
+                               .period = static_cast<int32_t>(spec_.window / b)});
+    if (read) needs.snapshots += (last - first) / spec_.window;
     for (int64_t block = first / b; block < last / b; ++block) {
       const int64_t place = block < sink_blocks ? block : block - group.dropped;
       plan.folds.jobs.push_back(
@@ -297,10 +301,11 @@ WorkspaceNeeds MaxNeeds(const PlanShape& shape, int64_t rows, int64_t segments, 
       read = std::min(read, segments * (visible / b + 2));
     }
     max.parts = shape.few_rows * read * NearParts(b);
-    max.few = shape.few_rows > 0 ? rows : 0;
+    max.few = std::min(rows, segments * shape.few_rows);
     if (spec.far_part()) {
-      // The blocks that the rows let leave the window; a window at a time.
-      max.partials = max.snapshots = rows / b + segments * (spec.window / b);
+      // The blocks that the rows let leave the window, a window at a time.
+      max.partials = std::min(blocks, rows / b + segments * (spec.window / b));
+      max.snapshots = rows / spec.window + segments;
       max.parts += max.few * shape.far_parts;
     }
     return max;

@@ -175,7 +175,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
 #pragma unroll
       for (int i = 0; i < kScanAhead; ++i) {
         if (first + i >= job.count) break;
-        if (job.snapshots >= 0) {
+        if (job.snapshots >= 0 && (first + i) % job.period == 0) {
           if (is_sum) {
             Format::StoreRead(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
           } else {

@@ -128,11 +128,16 @@ void CudaBackend::Reserve(std::span<const AttentionSpec> layers, int64_t rows, i
 void CudaBackend::ReserveStates(std::span<const AttentionSpec> layers, int64_t segments,
                                 size_t kv_bytes) {
   // As many states as may run at once, each as long as fits, and what is left for a group that grows, or
-  // has windows. Other lengths take the blocks of one group for another (Device::TakeBlock).
-  const auto states = std::clamp<int64_t>(static_cast<int64_t>(kv_bytes / StateBytes(layers, 1)), 1,
-                                          std::max<int64_t>(segments, 1));
+  // has windows. Other lengths take the blocks of one group for another (Device::TakeBlock). Without a
+  // group that grows, as many states as fit.
+  constexpr int64_t kAnyLength = int64_t{1} << 32;
+  auto states = std::clamp<int64_t>(static_cast<int64_t>(kv_bytes / StateBytes(layers, 1)), 1,
+                                    std::max<int64_t>(segments, 1));
+  if (std::ranges::none_of(layers, &AttentionSpec::grows)) {
+    states = std::max(states, static_cast<int64_t>(kv_bytes / StateBytes(layers, kAnyLength)));
+  }
   int64_t tokens = 1;
-  for (int64_t step = int64_t{1} << 32; step > 0; step /= 2) {
+  for (int64_t step = kAnyLength; step > 0; step /= 2) {
     if (StateBytes(layers, tokens + step) <= kv_bytes / states) tokens += step;
   }
   const std::vector<LayerGroup> groups = LayerGroups(layers);

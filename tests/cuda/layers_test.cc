@@ -58,6 +58,7 @@ std::vector<AttentionSpec> TensorSpecs() {
           Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150}),
           Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000}),
           Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 80, 80, kBlocks, 0, 48, 100}),
+          Spec(AttentionKind::kSoftmax, kF, {2, 1, 24, 16, 32, kBlocks, 4, 32, 70}),  // general
           Spec(AttentionKind::kPolynomial, kF, {2, 1, 32, 24, 37, WindowKind::kSliding, 5}),
           Gated(Spec(AttentionKind::kSymmetricPower, kF, {4, 2, 32, 40})),
           Gated(Spec(AttentionKind::kSymmetricPower, kF, {2, 1, 64, 32})),
@@ -125,13 +126,25 @@ TEST_F(CudaLayersTest, GeneralKernelsAreTheirDefinition) {
   Random random(3);
   for (const AttentionSpec& spec : GeneralSpecs()) {
     const int tokens = 2 * spec.block + (spec.far_part() ? 3 : 1) * spec.window + 9;
-    const Sequence sequence = testing::RandomSequence(spec, tokens, &random);
-    const testing::OracleOutput want = testing::AttentionOracle(spec, sequence.layers[0], tokens);
-    const auto out = testing::RunAlone(*cuda_, spec, sequence, {tokens});
-    for (size_t i = 0; i < want.value.size(); ++i) {
-      ASSERT_NEAR(out[0][i], want.value[i], want.tolerance[i])
-          << testing::Describe(spec) << " element " << i;
+    Sequence sequence = testing::RandomSequence(spec, tokens, &random);
+    testing::AttentionRows& rows = sequence.layers[0];
+    const auto expect_definition = [&] {
+      const testing::OracleOutput want = testing::AttentionOracle(spec, rows, tokens);
+      const auto out = testing::RunAlone(*cuda_, spec, sequence, {tokens});
+      for (size_t i = 0; i < want.value.size(); ++i) {
+        ASSERT_NEAR(out[0][i], want.value[i], want.tolerance[i])
+            << testing::Describe(spec) << " element " << i;
+      }
+    };
+    expect_definition();
+    if (!spec.far_part()) continue;
+    // Far weights that are far smaller and far larger than those of the window; scores of any size.
+    for (const float scale : {1e-4f, 1e7f}) {
+      for (float& x : rows.far_q) x *= scale;
+      expect_definition();
     }
+    for (float& x : rows.near_q) x *= 12;
+    expect_definition();
   }
 }
 
@@ -209,7 +222,7 @@ std::vector<Layers> Mixtures() {
   far.sinks = 3;
   far.far_size = 16;
   far.far_length = 40;
-  models.emplace_back(std::vector<AttentionSpec>{window, far, full, gated, window, far});
+  models.emplace_back(std::vector<AttentionSpec>{window, far, full, gated, far});
   return models;
 }
 
@@ -241,7 +254,7 @@ TEST_F(CudaLayersTest, StatesAreSavedCopiedAndCut) {
   models.push_back(Layers(windows[4], 2));
   const std::vector<AttentionSpec> far = testing::FarWindowSpecs();
   models.push_back(Layers(far[0], 2));
-  models.push_back(Layers(far[2], 2));
+  models.push_back(Layers(far[3], 2));
   for (const Layers& layers : models) {
     const Sequence whole = testing::RandomSequence(layers, 80, &random);
     const Sequence other = testing::RandomSequence(layers, 80, &random);

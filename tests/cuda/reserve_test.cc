@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/saved_state.h"
 #include "tests/cuda/cuda_test.h"
 #include "tests/engine/model/model_runner.h"
+#include "tests/kernels/attention_case.h"
 #include "tests/simt/simt.h"
 #include "tests/testing/random.h"
 #include "tests/testing/random_model.h"
@@ -74,12 +76,22 @@ void ExpectNoStepAsksForMemory(Backend* backend, const std::filesystem::path& fo
   options.state_format = format;
   options.weights = format == StateFormat::kF32 ? DataType::kF32 : DataType::kBf16;
   const auto model = testing::LoadModel(folder, backend, options);
+  // Windows drop, and with far parts fold, their first blocks in the third of three tokens more.
+  const int window = model->attention().front().window;
+  const int64_t first = window > 0 ? 2 * int64_t{window} - 2 : 0;
   // A KV cache takes whole blocks.
   const bool growing = model->attention().front().kv_cache();
   const size_t cached =
-      growing ? model->StateBytes((steps + 1) * kRows) + kSequences * model->StateBytes(1) : 0;
+      growing ? model->StateBytes((steps + 1) * kRows) + kSequences * model->StateBytes(first + 1)
+              : 0;
+  const std::vector<uint8_t> values(SavedStateBytes(model->attention(), first));
   std::vector<std::unique_ptr<SequenceState>> states;
-  for (int i = 0; i < kSequences; ++i) states.push_back(model->NewState());
+  for (int i = 0; i < kSequences; ++i) {
+    states.push_back(model->NewState());
+    if (first > 0) {
+      ASSERT_TRUE(states.back()->Load(first, values).ok());
+    }
+  }
   const size_t held = backend->device_memory().held;
   simt::UnloadKernels();
   model->Reserve(kSequences, cached);
@@ -87,8 +99,8 @@ void ExpectNoStepAsksForMemory(Backend* backend, const std::filesystem::path& fo
   const size_t reserved = backend->device_memory().held, rest = simt::FreeBytes();
   const int64_t kernels = simt::LoadedKernels(), replays = testing::Replays();
   ASSERT_TRUE(simt::Take(rest));
-  for (int i = 0; i < steps; ++i) RandomStep(*model, states, &random);
   DecodeThrice(*model, states);
+  for (int i = 0; i < steps; ++i) RandomStep(*model, states, &random);
   EXPECT_EQ(simt::LoadedKernels(), kernels) << folder;
   EXPECT_GT(testing::Replays(), replays) << folder << ": no step was recorded";
   if (std::ranges::count(model->attention(), model->attention().front()) ==
@@ -123,6 +135,44 @@ TEST_F(CudaReserveTest, NoStepOfAFrameAsksForMemory) {
     ExpectNoStepAsksForMemory(&cuda_->device(), testing::SourceDir() / "tests/data/frames" / name,
                               StateFormat::kBf16, Scale(4, 20));
   }
+}
+
+// Far parts on tensor cores, whose steps of few rows have results for each part. What each step stages
+// for the test is given back after it.
+TEST_F(CudaReserveTest, NoStepOfAFarPartGrowsTheWorkspace) {
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kSoftmax, 2, 32, 0, 16);
+  spec.window = 32;
+  spec.window_kind = WindowKind::kBlocks;
+  spec.sinks = 4;
+  spec.far_size = 32;
+  spec.far_length = 100;
+  spec.state_format = StateFormat::kBf16;
+  const testing::Layers layers(spec, 2);
+  Random random(3);
+  constexpr int kTokens = 400;
+  cuda_->device().Reserve(layers, kRows, kSequences,
+                          kSequences * cuda_->StateBytes(layers, kTokens), [] {});
+  const size_t held = cuda_->device_memory().held;
+  std::vector<testing::Sequence> sequences;
+  for (int i = 0; i < kSequences; ++i) {
+    sequences.push_back(testing::RandomSequence(layers, kTokens, &random));
+  }
+  std::vector<testing::Runner> runners;
+  for (const testing::Sequence& sequence : sequences) {
+    runners.emplace_back(*cuda_, layers, sequence);
+  }
+  const auto step = [&](const std::vector<int>& lengths) {
+    std::vector<testing::Part> parts;
+    for (size_t i = 0; i < runners.size(); ++i) {
+      const int left = kTokens - static_cast<int>(runners[i].state->position());
+      if (const int rows = std::min(lengths[i], left); rows > 0)
+        parts.push_back({&runners[i], rows});
+    }
+    if (!parts.empty()) testing::Step(*cuda_, layers, parts);
+    EXPECT_EQ(cuda_->device_memory().held, held);
+  };
+  for (const int rows : {9, 9, 9, 9, 9, 9, 9, 1, 9}) step(std::vector<int>(kSequences, rows));
+  for (int i = 0; i < Scale(8, 40); ++i) step(RandomLengths(&random));
 }
 
 // What is reserved is not what is computed: the model gives the logits that it gives without.
