@@ -358,9 +358,18 @@ Status SessionTable::Reserve(SessionLease* lease, int64_t tokens) {
   return Status();
 }
 
-bool SessionTable::Fits(const Shares& shares, const Principal& principal, int64_t more,
-                        bool grows) const {
-  const int64_t free = free_memory() + shares_.total() - shares.total();
+void SessionTable::Holdings::Remove(const Entry& entry) {
+  memory.Remove(entry.snapshot.get());
+  MemoryLedger& ledger = ledgers.at(entry.principal);
+  const auto before = static_cast<int64_t>(ledger.bytes());
+  ledger.Remove(entry.snapshot.get());
+  shares.Remove(entry.principal, before - static_cast<int64_t>(ledger.bytes()));
+}
+
+bool SessionTable::Fits(const Shares& shares, const MemoryLedger& memory,
+                        const Principal& principal, int64_t more, bool grows) const {
+  const int64_t free =
+      static_cast<int64_t>(options_.memory) - static_cast<int64_t>(memory.bytes()) - reserved_;
   return grows ? more <= free : shares.Fits(principal, more, free, /*first=*/true);
 }
 
@@ -370,8 +379,12 @@ Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool gr
     return InvalidArgument("session: expected a state of at most ", options_.memory,
                            " bytes (--session-memory), found one of ", more);
   }
-  while (!Fits(shares_, principal, more, grows)) {
-    const Iterator victim = Evictable(principal, more, entry);
+  if (Fits(shares_, memory_, principal, more, grows)) return Status();
+  // What is refused in the end evicts none.
+  Holdings left{shares_, ledgers_, memory_};
+  std::vector<Iterator> victims;
+  while (!Fits(left.shares, left.memory, principal, more, grows)) {
+    const Iterator victim = Evictable(left.shares, victims, principal, more, entry);
     if (victim == entries_.end()) {
       Status status = ResourceExhausted("sessions take ", options_.memory - free_memory(),
                                         " bytes of memory, of ", options_.memory,
@@ -383,6 +396,10 @@ Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool gr
       const auto wait = TimeUntilFit(principal, more, grows);
       return wait.has_value() ? std::move(status).WithRetryAfter(*wait) : status;
     }
+    left.Remove(*victim);
+    victims.push_back(victim);
+  }
+  for (const Iterator victim : victims) {
     LogInfo("session_evicted", {{"session", victim->key.second}});
     Remove(victim);
     ++stats_.evicted;
@@ -390,16 +407,19 @@ Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool gr
   return Status();
 }
 
-SessionTable::Iterator SessionTable::Evictable(const Principal& principal, int64_t more,
+SessionTable::Iterator SessionTable::Evictable(const Shares& shares,
+                                               const std::vector<Iterator>& taken,
+                                               const Principal& principal, int64_t more,
                                                const Entry* except) {
   Iterator found = entries_.end();
   int64_t most = -1;
   for (Iterator at = entries_.begin(); at != entries_.end(); ++at) {
-    if (!at->head.evictable || at->snapshot == nullptr || at->leased || at->held || &*at == except)
+    if (!at->head.evictable || at->snapshot == nullptr || at->leased || at->held ||
+        &*at == except || std::ranges::count(taken, at) > 0)
       continue;
     const bool own = at->principal == principal;
-    if (!own && !shares_.HoldsMore(at->principal, principal, more)) continue;
-    const int64_t holds = own ? 0 : shares_.Of(at->principal).principal;
+    if (!own && !shares.HoldsMore(at->principal, principal, more)) continue;
+    const int64_t holds = own ? 0 : shares.Of(at->principal).principal;
     if (holds <= most) continue;
     most = holds;
     found = at;
@@ -417,14 +437,10 @@ std::optional<std::chrono::milliseconds> SessionTable::TimeUntilFit(const Princi
   const auto ends = [](const Entry* entry) { return entry->used + entry->head.ttl; };
   std::sort(entries.begin(), entries.end(),
             [&](const Entry* a, const Entry* b) { return ends(a) < ends(b); });
-  Shares shares = shares_;
-  std::map<Principal, MemoryLedger> ledgers = ledgers_;
+  Holdings left{shares_, ledgers_, memory_};
   for (const Entry* entry : entries) {
-    MemoryLedger& ledger = ledgers.at(entry->principal);
-    const auto before = static_cast<int64_t>(ledger.bytes());
-    ledger.Remove(entry->snapshot.get());
-    shares.Remove(entry->principal, before - static_cast<int64_t>(ledger.bytes()));
-    if (!Fits(shares, principal, more, grows)) continue;
+    left.Remove(*entry);
+    if (!Fits(left.shares, left.memory, principal, more, grows)) continue;
     const auto left = ends(entry) - options_.now() + kSweepInterval;
     return std::chrono::ceil<std::chrono::milliseconds>(std::max(left, decltype(left)::zero()));
   }

@@ -226,7 +226,7 @@ class DirectoryStore : public StateStore {
       named = renamed || !Has(folder, temporary);
       return renamed ? SyncFolder(folder, TenantPlace(owner)) : failed;
     };
-    Status status = OfPut(write());
+    Status status = OfFolder(write());
     if (status.ok()) return revision;
     // A new name that the disk perhaps does not have yet: replicas see it, a crash may undo it.
     if (named) return OutcomeUnknown(status);
@@ -284,7 +284,7 @@ class DirectoryStore : public StateStore {
 
   Result<std::vector<StoredInfo>> List(const std::string& owner,
                                        const std::string& prefix) override {
-    Result<Descriptor> folder = OpenFolder(TenantPlace(owner));
+    Result<Descriptor> folder = FolderOf(TenantPlace(owner));
     if (folder.status().code() == Code::kNotFound) return std::vector<StoredInfo>();
     if (!folder.ok()) return folder.status();
     std::vector<std::string> names;
@@ -305,7 +305,7 @@ class DirectoryStore : public StateStore {
   }
 
   Result<int64_t> CountAtMost(const std::string& owner, const std::string& prefix) override {
-    const Result<Descriptor> folder = OpenFolder(TenantPlace(owner));
+    const Result<Descriptor> folder = FolderOf(TenantPlace(owner));
     if (folder.status().code() == Code::kNotFound) return int64_t{0};
     if (!folder.ok()) return folder.status();
     int64_t count = 0;
@@ -378,7 +378,7 @@ class DirectoryStore : public StateStore {
   Result<Descriptor> MakeFolder(const std::string& owner) {
     const Place place = TenantPlace(owner);
     const bool made = mkdir(place.path.c_str(), 0777) == 0;
-    if (!made && errno != EEXIST) return OfPut(Failed("make", place));
+    if (!made && errno != EEXIST) return OfFolder(Failed("make", place));
     if (made) {
       const auto sync = [this]() -> Status {
         PS_ASSIGN_OR_RETURN(const Descriptor root, OpenRoot());
@@ -387,17 +387,25 @@ class DirectoryStore : public StateStore {
       if (Status status = sync(); !status.ok()) {
         // The next Put syncs the folder that it makes. One that stays is perhaps lost in a crash.
         rmdir(place.path.c_str());
-        return OfPut(std::move(status));
+        return OfFolder(std::move(status));
       }
     }
     Result<Descriptor> folder = OpenFolder(place);
-    if (!folder.ok()) return OfPut(folder.status());
+    if (!folder.ok()) return OfFolder(folder.status());
     return folder;
   }
 
-  // The folder of an owner; NOT_FOUND for `key` if there is none.
+  // The folder of an owner; NOT_FOUND for the name of `place` if there is none, UNAVAILABLE if the store
+  // has no folder itself.
+  Result<Descriptor> FolderOf(const Place& place) const {
+    Result<Descriptor> folder = OpenFolder(place);
+    if (folder.status().code() != Code::kNotFound) return folder;
+    const Result<Descriptor> root = OpenRoot();
+    if (!root.ok()) return OfFolder(root.status());
+    return folder;
+  }
   Result<Descriptor> FolderOf(const std::string& owner, const std::string& key) const {
-    return OpenFolder({Folder(owner), key});
+    return FolderOf({Folder(owner), key});
   }
   Result<OpenEntry> Open(const std::string& owner, const std::string& key) const {
     PS_ASSIGN_OR_RETURN(const Descriptor folder, FolderOf(owner, key));
@@ -409,11 +417,11 @@ class DirectoryStore : public StateStore {
     return fd;
   }
 
-  // A Put makes its entry: what it does not find is a folder.
-  Status OfPut(Status status) const {
+  // Of an operation that needs a folder of the store: what it does not find is that folder.
+  Status OfFolder(Status status) const {
     if (status.code() != Code::kNotFound) return status;
     LogWarning("state_store_file_failed",
-               {{"operation", "put"}, {"path", root_.string()}, {"why", "a folder is missing"}});
+               {{"operation", "open"}, {"path", root_.string()}, {"why", "a folder is missing"}});
     return Unavailable("state store: its folder is missing");
   }
 

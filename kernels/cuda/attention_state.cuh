@@ -165,6 +165,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
     float value = is_sum ? Format::Load(S, sums, e) : z[e - sums];
     const float* partial = partials + e;
     uint8_t* snapshot = snapshots;
+    int until_next = 0;  // additions before the next snapshot
     for (int first = 0; first < job.count; first += kScanAhead) {
       float ahead[kScanAhead];
 #pragma unroll
@@ -175,7 +176,8 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
 #pragma unroll
       for (int i = 0; i < kScanAhead; ++i) {
         if (first + i >= job.count) break;
-        if (job.snapshots >= 0 && (first + i) % job.period == 0) {
+        if (job.snapshots >= 0 && until_next-- == 0) {
+          until_next = job.period - 1;
           if (is_sum) {
             Format::StoreRead(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
           } else {

@@ -82,7 +82,7 @@ class Conversation {
   void AddCall(JsonFields* block) {
     const std::string id = block->NeededString("id"), name = block->NeededString("name");
     const Json* const input = block->Needed("input", "an object");
-    if (input != nullptr && !input->is_string()) (void)block->Object("input");
+    if (input != nullptr) (void)block->Object("input");
     block->Ignore({"caller", "toolset_name"});
     Last("assistant")->tool_calls.push_back(ToolCall(id, name, ReadArguments(block, "input")));
   }

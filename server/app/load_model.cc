@@ -111,6 +111,26 @@ Status LoadModelAndTokenizer(LoadOptions* options, LoadedModel* loaded) {
   return Status();
 }
 
+// A draft proposes ids of the model: a tokenizer in its folder has the model's pieces, but for those of
+// control, which fine-tuned models rename.
+Status CheckDraftTokenizer(const ModelFolder& folder, const Tokenizer* tokenizer) {
+  const std::string name = TokenizerFile(folder);
+  if (tokenizer == nullptr || name.empty()) return Status();
+  PS_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> own, Tokenizer::Load(folder, name));
+  if (own->vocab_size() != tokenizer->vocab_size()) {
+    return FailedPrecondition(folder.PathOf(name), ": expected the vocabulary of --model, ",
+                              tokenizer->vocab_size(), " pieces, found ", own->vocab_size());
+  }
+  for (int32_t id = 0; id < own->vocab_size(); ++id) {
+    if (own->IsControl(id) || tokenizer->IsControl(id) || own->Piece(id) == tokenizer->Piece(id))
+      continue;
+    return FailedPrecondition(folder.PathOf(name),
+                              ": expected the vocabulary of --model, found piece ", id,
+                              " to differ");
+  }
+  return Status();
+}
+
 // A template of the model folder that cannot be used is no reason not to serve completions.
 Status LoadChatTemplate(const ServerConfig& config, LoadedModel* loaded) {
   const std::string& file = config.chat_template;
@@ -360,6 +380,7 @@ Status LoadFolders(const ServerConfig& config, LoadedModel* loaded) {
   options.progress = LoadProgress();
   PS_RETURN_IF_ERROR(LoadModelAndTokenizer(&options, loaded));
   if (!config.draft_model.empty()) {
+    PS_RETURN_IF_ERROR(CheckDraftTokenizer(draft_folder, loaded->tokenizer.get()));
     PS_ASSIGN_OR_RETURN(loaded->draft_model,
                         FolderModel::Load(draft_folder, loaded->backend.get(), options));
   }

@@ -478,8 +478,9 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   }
   health_.EndWatches();
   listener_.reset();
+  // Calls whose input still arrives end by themselves too (EngineCall::CheckDraining).
   const auto goodbye = std::chrono::system_clock::now() + kGoodbye;
-  const auto last = migrates ? std::max(goodbye, deadline) : goodbye;
+  const auto last = std::max(goodbye, deadline);
   grpc_->Shutdown(last);
   grpc_->Wait();
   if (http_ != nullptr) http_->Drain();
@@ -487,7 +488,8 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   const auto busy = [this] {
     return connections_.stats().open > 0 || (http_ != nullptr && http_->running() > 0);
   };
-  const auto end = std::max(last, std::chrono::system_clock::now() + kLastBytes);
+  const auto end =
+      std::max(migrates ? last : goodbye, std::chrono::system_clock::now() + kLastBytes);
   while (busy() && std::chrono::system_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (migrates && api_ != nullptr) {

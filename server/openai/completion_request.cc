@@ -126,8 +126,8 @@ Status TokenizePrompts(const ServedModel& model, bool add_bos, CompletionJob* jo
   const RequestRules& rules = model.rules;
   if (!job->common.session().empty() || !job->common.resume_token().empty()) {
     return InvalidArgument(
-        "session: expected none beside add_special_tokens, truncate_prompt_tokens and "
-        "return_token_ids");
+        job->common.session().empty() ? "resume_token" : "session",
+        ": expected none beside add_special_tokens, truncate_prompt_tokens and return_token_ids");
   }
   for (v1::Prompt& prompt : job->prompts) {
     if (prompt.has_text()) {

@@ -138,9 +138,8 @@ Status ReadChoice(const Json& choice, bool flat, ToolUse* use) {
                       StrCat("tool_choice", flat ? "" : ".function", ".name"), use);
   } else {
     return InvalidArgument(
-        "tool_choice: expected none, auto, required or {\"type\": \"function\", \"function\": "
-        "{\"name\": NAME}}, found ",
-        Found(&choice));
+        "tool_choice: expected none, auto, required or {\"type\": \"function\", ",
+        flat ? "\"name\": NAME}" : "\"function\": {\"name\": NAME}}", ", found ", Found(&choice));
   }
   return CheckChoice(use);
 }

@@ -65,12 +65,15 @@ void EngineCall::Read() {
 }
 
 void EngineCall::OnReadDone(bool ok) {
+  Status draining;
   {
     std::lock_guard lock(mutex_);
     read_started_.reset();
     input_ended_ = !ok;
     if (ended_ || broken_) return;
+    draining = CheckDraining();
   }
+  if (!draining.ok()) return Fail(draining);
   if (!ok) {
     // After the end of the input, text may still have to be tokenized.
     service()->writers->PostAfter(kCancellationIsKnown, [self = shared_from_this()] {
@@ -372,7 +375,12 @@ Status EngineCall::CheckStall() {
   if (!writing_ && !ended_ && read_started_.has_value() && *read_started_ < since) {
     return Status(Code::kAborted, "the client sent no input for longer than the stall deadline");
   }
-  return Status();
+  return read_started_.has_value() ? CheckDraining() : Status();
+}
+
+Status EngineCall::CheckDraining() const {
+  if (id_.has_value() || !service()->draining.load()) return Status();
+  return Unavailable("the server is draining").WithReason(Reason::kDraining);
 }
 
 }  // namespace polysketch

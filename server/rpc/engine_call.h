@@ -134,6 +134,9 @@ class EngineCall final : public CallReactor, public std::enable_shared_from_this
   // reads and writes; fails the call otherwise.
   void WatchForStall();
   Status CheckStall();
+  // UNAVAILABLE if the server drains and the engine has no request of the call: nothing of its input
+  // has been used. mutex_ held.
+  Status CheckDraining() const;
 
   Call call_;
   std::unique_ptr<CallInput> input_;

@@ -176,6 +176,30 @@ TEST(Drain, FinishesRunningStreamsAndRefusesNewOnes) {
   EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
 }
 
+// Nothing of such a call has run: another replica can do all of it.
+TEST(Drain, RefusesCallsWhoseInputStillArrives) {
+  Server server;
+  Client client(server.address());
+  const auto health = client.WatchHealth("polysketch.v1.PolySketch");
+  Health state;
+  ASSERT_TRUE(health->Read(&state));
+  const auto stream = client.StartRaw("/polysketch.v1.PolySketch/CompleteStream");
+  v1::CompleteStreamRequest request, chunk;
+  request.mutable_request()->set_max_tokens(4);
+  chunk.set_text("some words ");
+  stream->Write(request.SerializeAsString());
+  server.process().Signal(SIGTERM);
+  ASSERT_TRUE(health->Read(&state));
+  EXPECT_EQ(state, Health::kNotServing);
+  // Longer than last messages have.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  stream->Write(chunk.SerializeAsString());
+  const Status status = stream->Finish();
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_EQ(status.message(), "the server is draining");
+  EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
+}
+
 TEST(Signals, OthersHaveNoEffect) {
   Server server;
   for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGXFSZ})

@@ -317,6 +317,27 @@ TEST_P(SessionsInMemoryTest, EvictableSessionsGiveWayLeastRecentlyUsedFirst) {
   for (const std::string& id : kept) ExpectAt(table_.get(), id, 10);
 }
 
+// The base of a fork shares with it all that it has: without it, its fork would fit no better.
+TEST_P(SessionsInMemoryTest, WhatIsRefusedEvictsNone) {
+  table_ = NewTable(8 * At(10)->bytes(), 1000);
+  const SessionUser user = {"t", {"t"}};
+  using Keep = SessionTable::Keep;
+  Status status;
+  const std::string base = MakeWithState(table_.get(), user, Keep::kEvictable, &status);
+  for (int i = 0; i < 5; ++i) {
+    MakeWithState(table_.get(), user, Keep::kPassing, &status);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+  }
+  const auto forks = table_->Fork(user, base, 1, 10);
+  ASSERT_TRUE(forks.ok()) << forks.status().ToString();
+  {
+    auto lease = table_->Acquire(user, forks->at(0).id, {});
+    EXPECT_EQ(table_->Reserve(&*lease, 10).code(), Code::kResourceExhausted);
+  }
+  EXPECT_EQ(table_->stats().evicted, 0);
+  ExpectAt(table_.get(), base, 10);
+}
+
 TEST_P(SessionsInMemoryTest, RoomIsFoundBeforeTheWorkAndTheTimeToWaitIsTrue) {
   table_ = NewTable(8 * At(10)->bytes(), 1000);
   const SessionUser user = {"t", {"t"}};

@@ -325,6 +325,24 @@ TEST(DirectoryStoreTest, AFolderThatCannotBeReadIsAnError) {
   EXPECT_EQ(store->List("t", "")->size(), 1u);
 }
 
+// A volume that is gone for a while has lost no entry.
+TEST(DirectoryStoreTest, AFolderThatIsMissingIsAnError) {
+  const testing::TemporaryFolder folder;
+  const fs::path root = folder.path() / "root", away = folder.path() / "away";
+  const auto store = *OpenStateStore("dir:" + root.string());
+  ASSERT_TRUE(store->Put("t", "session-1", "bytes", 1h).ok());
+  fs::rename(root, away);
+  for (const Status& status :
+       {store->Get("t", "session-1").status(), store->Delete("t", "session-1"),
+        store->Touch("t", "session-1", 1h), store->List("t", "").status(),
+        store->CountAtMost("t", "").status(), store->Get("other", "session-1").status()}) {
+    EXPECT_EQ(status.code(), Code::kUnavailable) << status.ToString();
+  }
+  fs::rename(away, root);
+  EXPECT_TRUE(store->Get("t", "session-1").ok());
+  EXPECT_EQ(store->Get("other", "session-1").status().code(), Code::kNotFound);
+}
+
 TEST(DirectoryStoreTest, WhatDoesNotFitIsRefusedAndNothingGoes) {
   const testing::TemporaryFolder folder;
   const std::string url = "dir:" + folder.path().string();
