@@ -162,19 +162,20 @@ void SessionTable::Forget(Iterator entry) {
   Remove(entry);
 }
 
+void SessionTable::ChangeHeld(const Principal& principal, const Snapshot* snapshot,
+                              void (MemoryLedger::*change)(const Snapshot*)) {
+  (memory_.*change)(snapshot);
+  MemoryLedger& ledger = ledgers_[principal];
+  const auto before = static_cast<int64_t>(ledger.bytes());
+  (ledger.*change)(snapshot);
+  shares_.Add(principal, static_cast<int64_t>(ledger.bytes()) - before);
+  if (ledger.bytes() == 0) ledgers_.erase(principal);
+}
+
 void SessionTable::SetSnapshot(Iterator entry, std::shared_ptr<const Snapshot> snapshot,
                                Principal principal) {
-  memory_.Add(snapshot.get());
-  memory_.Remove(entry->snapshot.get());
-  const auto change = [this](const Principal& one, const auto& with) {
-    MemoryLedger& ledger = ledgers_[one];
-    const auto before = static_cast<int64_t>(ledger.bytes());
-    with(&ledger);
-    shares_.Add(one, static_cast<int64_t>(ledger.bytes()) - before);
-    if (ledger.bytes() == 0) ledgers_.erase(one);
-  };
-  change(principal, [&](MemoryLedger* ledger) { ledger->Add(snapshot.get()); });
-  change(entry->principal, [&](MemoryLedger* ledger) { ledger->Remove(entry->snapshot.get()); });
+  ChangeHeld(principal, snapshot.get(), &MemoryLedger::Add);
+  ChangeHeld(entry->principal, entry->snapshot.get(), &MemoryLedger::Remove);
   entry->principal = std::move(principal);
   entry->head.tokens = snapshot == nullptr ? 0 : snapshot->tokens();
   entry->bytes = snapshot == nullptr ? 0 : static_cast<int64_t>(snapshot->bytes());
@@ -358,19 +359,19 @@ Status SessionTable::Reserve(SessionLease* lease, int64_t tokens) {
   return Status();
 }
 
-void SessionTable::Holdings::Remove(const Entry& entry) {
-  memory.Remove(entry.snapshot.get());
-  MemoryLedger& ledger = ledgers.at(entry.principal);
-  const auto before = static_cast<int64_t>(ledger.bytes());
-  ledger.Remove(entry.snapshot.get());
-  shares.Remove(entry.principal, before - static_cast<int64_t>(ledger.bytes()));
+bool SessionTable::Fits(const Principal& principal, int64_t more, bool grows) const {
+  const int64_t free = free_memory();
+  return grows ? more <= free : shares_.Fits(principal, more, free, /*first=*/true);
 }
 
-bool SessionTable::Fits(const Shares& shares, const MemoryLedger& memory,
-                        const Principal& principal, int64_t more, bool grows) const {
-  const int64_t free =
-      static_cast<int64_t>(options_.memory) - static_cast<int64_t>(memory.bytes()) - reserved_;
-  return grows ? more <= free : shares.Fits(principal, more, free, /*first=*/true);
+void SessionTable::TakeOff(Iterator entry, std::vector<Iterator>* taken) {
+  ChangeHeld(entry->principal, entry->snapshot.get(), &MemoryLedger::Remove);
+  taken->push_back(entry);
+}
+
+void SessionTable::PutBack(const std::vector<Iterator>& taken) {
+  for (const Iterator entry : taken)
+    ChangeHeld(entry->principal, entry->snapshot.get(), &MemoryLedger::Add);
 }
 
 Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool grows,
@@ -379,25 +380,26 @@ Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool gr
     return InvalidArgument("session: expected a state of at most ", options_.memory,
                            " bytes (--session-memory), found one of ", more);
   }
-  if (Fits(shares_, memory_, principal, more, grows)) return Status();
   // What is refused in the end evicts none.
-  Holdings left{shares_, ledgers_, memory_};
   std::vector<Iterator> victims;
-  while (!Fits(left.shares, left.memory, principal, more, grows)) {
-    const Iterator victim = Evictable(left.shares, victims, principal, more, entry);
-    if (victim == entries_.end()) {
-      Status status = ResourceExhausted("sessions take ", options_.memory - free_memory(),
-                                        " bytes of memory, of ", options_.memory,
-                                        " (--session-memory), those of this client ",
-                                        shares_.Of(principal).principal, ", and ", more,
-                                        " more are needed: a client may hold ", kShareOfFree,
-                                        " times what is free; delete sessions, or try again later")
-                          .WithReason(Reason::kSessionMemoryFull);
-      const auto wait = TimeUntilFit(principal, more, grows);
-      return wait.has_value() ? std::move(status).WithRetryAfter(*wait) : status;
-    }
-    left.Remove(*victim);
-    victims.push_back(victim);
+  bool fits = Fits(principal, more, grows);
+  while (!fits) {
+    const Iterator victim = Evictable(principal, more, entry, victims);
+    if (victim == entries_.end()) break;
+    TakeOff(victim, &victims);
+    fits = Fits(principal, more, grows);
+  }
+  PutBack(victims);
+  if (!fits) {
+    Status status = ResourceExhausted("sessions take ", options_.memory - free_memory(),
+                                      " bytes of memory, of ", options_.memory,
+                                      " (--session-memory), those of this client ",
+                                      shares_.Of(principal).principal, ", and ", more,
+                                      " more are needed: a client may hold ", kShareOfFree,
+                                      " times what is free; delete sessions, or try again later")
+                        .WithReason(Reason::kSessionMemoryFull);
+    const auto wait = TimeUntilFit(principal, more, grows);
+    return wait.has_value() ? std::move(status).WithRetryAfter(*wait) : status;
   }
   for (const Iterator victim : victims) {
     LogInfo("session_evicted", {{"session", victim->key.second}});
@@ -407,10 +409,9 @@ Status SessionTable::MakeShare(const Principal& principal, int64_t more, bool gr
   return Status();
 }
 
-SessionTable::Iterator SessionTable::Evictable(const Shares& shares,
-                                               const std::vector<Iterator>& taken,
-                                               const Principal& principal, int64_t more,
-                                               const Entry* except) {
+SessionTable::Iterator SessionTable::Evictable(const Principal& principal, int64_t more,
+                                               const Entry* except,
+                                               const std::vector<Iterator>& taken) {
   Iterator found = entries_.end();
   int64_t most = -1;
   for (Iterator at = entries_.begin(); at != entries_.end(); ++at) {
@@ -418,8 +419,8 @@ SessionTable::Iterator SessionTable::Evictable(const Shares& shares,
         &*at == except || std::ranges::count(taken, at) > 0)
       continue;
     const bool own = at->principal == principal;
-    if (!own && !shares.HoldsMore(at->principal, principal, more)) continue;
-    const int64_t holds = own ? 0 : shares.Of(at->principal).principal;
+    if (!own && !shares_.HoldsMore(at->principal, principal, more)) continue;
+    const int64_t holds = own ? 0 : shares_.Of(at->principal).principal;
     if (holds <= most) continue;
     most = holds;
     found = at;
@@ -428,23 +429,23 @@ SessionTable::Iterator SessionTable::Evictable(const Shares& shares,
 }
 
 std::optional<std::chrono::milliseconds> SessionTable::TimeUntilFit(const Principal& principal,
-                                                                    int64_t more,
-                                                                    bool grows) const {
-  std::vector<const Entry*> entries;
-  for (const Entry& entry : entries_) {
-    if (entry.snapshot != nullptr && !entry.leased && OwnsState(entry)) entries.push_back(&entry);
+                                                                    int64_t more, bool grows) {
+  std::vector<Iterator> entries, taken;
+  for (Iterator entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (entry->snapshot != nullptr && !entry->leased && OwnsState(*entry)) entries.push_back(entry);
   }
-  const auto ends = [](const Entry* entry) { return entry->used + entry->head.ttl; };
+  const auto ends = [](Iterator entry) { return entry->used + entry->head.ttl; };
   std::sort(entries.begin(), entries.end(),
-            [&](const Entry* a, const Entry* b) { return ends(a) < ends(b); });
-  Holdings left{shares_, ledgers_, memory_};
-  for (const Entry* entry : entries) {
-    left.Remove(*entry);
-    if (!Fits(left.shares, left.memory, principal, more, grows)) continue;
-    const auto left = ends(entry) - options_.now() + kSweepInterval;
-    return std::chrono::ceil<std::chrono::milliseconds>(std::max(left, decltype(left)::zero()));
+            [&](Iterator a, Iterator b) { return ends(a) < ends(b); });
+  bool fits = false;
+  for (size_t i = 0; i < entries.size() && !fits; ++i) {
+    TakeOff(entries[i], &taken);
+    fits = Fits(principal, more, grows);
   }
-  return std::nullopt;
+  PutBack(taken);
+  if (!fits) return std::nullopt;
+  const auto left = ends(taken.back()) - options_.now() + kSweepInterval;
+  return std::chrono::ceil<std::chrono::milliseconds>(std::max(left, decltype(left)::zero()));
 }
 
 void SessionTable::Sweep() {

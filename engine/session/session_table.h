@@ -295,25 +295,21 @@ class SessionTable {
   // Called after a change of the entry, which owned a state before or not. Without a store:
   // RESOURCE_EXHAUSTED if the entry owns one now, beyond the share of its principal.
   Status CheckShare(const Entry& entry, bool owned_before);
-  // What all hold without some entries.
-  struct Holdings {
-    Shares shares;
-    std::map<Principal, MemoryLedger> ledgers;
-    MemoryLedger memory;
-
-    void Remove(const Entry& entry);
-  };
+  // Adds a snapshot of the principal to what is held, or removes it. Null is ignored.
+  void ChangeHeld(const Principal& principal, const Snapshot* snapshot,
+                  void (MemoryLedger::*change)(const Snapshot*));
+  // Takes the snapshot of an entry off what is held, to find what fits without it, until PutBack.
+  void TakeOff(Iterator entry, std::vector<Iterator>* taken);
+  void PutBack(const std::vector<Iterator>& taken);
   // Evicts until one that holds `entry` has room for `more` bytes, or none. `grows`: of a state that it has.
   Status MakeShare(const Principal& principal, int64_t more, bool grows, const Entry* entry);
-  // The evictable entry, none of `taken`, that gives way to `more` bytes of the principal, by what all hold;
-  // the end: none.
-  Iterator Evictable(const Shares& shares, const std::vector<Iterator>& taken,
-                     const Principal& principal, int64_t more, const Entry* except);
+  // The evictable entry, none of `taken`, that gives way to `more` bytes of the principal; the end: none.
+  Iterator Evictable(const Principal& principal, int64_t more, const Entry* except,
+                     const std::vector<Iterator>& taken);
   // After this time enough sessions have expired for the bytes to fit. nullopt: they never do.
   std::optional<std::chrono::milliseconds> TimeUntilFit(const Principal& principal, int64_t more,
-                                                        bool grows) const;
-  bool Fits(const Shares& shares, const MemoryLedger& memory, const Principal& principal,
-            int64_t more, bool grows) const;
+                                                        bool grows);
+  bool Fits(const Principal& principal, int64_t more, bool grows) const;
   void SetReserved(SessionLease* lease, int64_t bytes);
   int64_t free_memory() const {
     return static_cast<int64_t>(options_.memory) - static_cast<int64_t>(memory_.bytes()) -

@@ -81,10 +81,11 @@ class Conversation {
 
   void AddCall(JsonFields* block) {
     const std::string id = block->NeededString("id"), name = block->NeededString("name");
-    const Json* const input = block->Needed("input", "an object");
-    if (input != nullptr) (void)block->Object("input");
+    const Json* input = block->Needed("input", "an object");
+    if (input != nullptr) input = block->Object("input");
     block->Ignore({"caller", "toolset_name"});
-    Last("assistant")->tool_calls.push_back(ToolCall(id, name, ReadArguments(block, "input")));
+    Last("assistant")
+        ->tool_calls.push_back(ToolCall(id, name, input == nullptr ? Json::object() : *input));
   }
 
   Status AddResult(JsonFields* block, const std::string& field) {

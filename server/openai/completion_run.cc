@@ -168,8 +168,7 @@ void CompletionRun::OnFinish(size_t prompt, const Status& status) {
   if (ended_) return;
   if (!status.ok()) return Fail(OfPrompt(status, prompt, answer_.prompt_tokens.size()));
   if (running_ > 0) return;
-  if (answer_.migrated() && !job_.options.migrates)
-    return Fail(Unavailable("the server is draining").WithReason(Reason::kDraining));
+  if (answer_.migrated() && !job_.options.migrates) return Fail(Draining());
   if (!hooks_.before_end) return Complete();
   hooks_.before_end(answer_, [self = shared_from_this()](const Status& last) {
     std::lock_guard lock(self->mutex_);

@@ -40,8 +40,7 @@ Status WithBody(const HttpExchange& exchange, const HttpApi::BodyWork& work,
 bool HttpApi::Admit(HttpExchange* exchange, std::string_view method) const {
   if (!CheckMethod(exchange, method)) return false;
   Status status = method == "POST" ? CheckApiBody(exchange->request()) : Status();
-  if (status.ok() && service_->draining.load())
-    status = Unavailable("the server is draining").WithReason(Reason::kDraining);
+  if (status.ok() && service_->draining.load()) status = Draining();
   if (status.ok() && service_->model.load() == nullptr)
     status = Unavailable("the server is loading its model").WithReason(Reason::kLoading);
   if (!status.ok()) ReplyError(exchange, status);

@@ -89,8 +89,7 @@ Status Call::Admission() const {
     case ConnectionTable::Verdict::kAbusive:
       return Unavailable("the connection was closed: too many aborted calls");
   }
-  if (service_->draining.load())
-    return Unavailable("the server is draining").WithReason(Reason::kDraining);
+  if (service_->draining.load()) return Draining();
   if (model_ == nullptr)
     return Unavailable("the server is loading its model").WithReason(Reason::kLoading);
   if (bad_tenant_) {

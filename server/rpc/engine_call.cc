@@ -379,8 +379,7 @@ Status EngineCall::CheckStall() {
 }
 
 Status EngineCall::CheckDraining() const {
-  if (id_.has_value() || !service()->draining.load()) return Status();
-  return Unavailable("the server is draining").WithReason(Reason::kDraining);
+  return id_.has_value() || !service()->draining.load() ? Status() : Draining();
 }
 
 }  // namespace polysketch

@@ -52,6 +52,11 @@ struct ServiceContext {
   bool ready() const { return model.load() != nullptr && !draining.load() && !stuck.load(); }
 };
 
+// Of what is refused, or ends, since the server drains.
+inline Status Draining() {
+  return Unavailable("the server is draining").WithReason(Reason::kDraining);
+}
+
 // As many operations wait for the store at once; Redis has as many connections.
 inline constexpr int kStoreThreads = 8;
 inline constexpr int kSessionThreads = 2;

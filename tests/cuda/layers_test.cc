@@ -9,6 +9,7 @@
 #include "tests/cuda/cuda_test.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/attention_oracle.h"
+#include "tests/kernels/far_window_case.h"
 
 namespace polysketch {
 namespace {
@@ -148,8 +149,6 @@ TEST_F(CudaLayersTest, GeneralKernelsAreTheirDefinition) {
   }
 }
 
-// As tests/kernels/attention_test.cc has it: far weights of zero, and scores that are far above them, leave
-// the bits of the window alone; scores far below leave the far part alone.
 TEST_F(CudaLayersTest, FarPartsBesideWindowsOfOtherSize) {
   Random random(7);
   std::vector<AttentionSpec> specs = testing::FarWindowSpecs();
@@ -157,45 +156,14 @@ TEST_F(CudaLayersTest, FarPartsBesideWindowsOfOtherSize) {
     if (spec.far_part()) specs.push_back(spec);
   }
   for (const AttentionSpec& spec : specs) {
-    AttentionSpec window = spec;
-    window.far_size = window.far_length = 0;
     const int tokens = 4 * spec.window + 9;
-    Sequence sequence = testing::RandomSequence(spec, tokens, &random);
-    testing::AttentionRows& rows = sequence.layers[0];
-    const std::vector<float> far_q = rows.far_q;
-    std::ranges::fill(rows.far_q, 0.0f);
-    const std::vector<int> parts = {tokens - 3, 1, 2};
-    EXPECT_EQ(testing::RunAlone(*cuda_, spec, sequence, parts),
-              testing::RunAlone(*cuda_, window, sequence, parts))
-        << testing::Describe(spec);
-
-    rows.far_q = far_q;
-    // Every score is its key's first element times the query's: about 200 or -200.
-    const auto root = static_cast<float>(std::sqrt(spec.head_dim));
-    for (const float score : {200.0f, -200.0f}) {
-      const auto one_element = [&](std::vector<float>* x, float first) {
-        for (size_t i = 0; i < x->size(); ++i) (*x)[i] = i % spec.head_dim == 0 ? first : 0;
-      };
-      one_element(&rows.near_k, 1);
-      one_element(&rows.near_q, score * root);
-      const auto got = testing::RunAlone(*cuda_, spec, sequence, parts)[0];
-      const auto near = testing::RunAlone(*cuda_, window, sequence, parts)[0];
-      const testing::OracleOutput defined = testing::AttentionOracle(spec, rows, tokens);
-      const std::vector<double> tolerance =
-          spec.state_format == StateFormat::kF32
-              ? defined.tolerance
-              : testing::Bf16Tolerance(spec, rows, tokens, defined);
-      for (size_t i = 0; i < got.size(); ++i) {
-        const int token = static_cast<int>(i) / (spec.heads * spec.head_dim);
-        const bool has_far =
-            spec.HasFarState(token + 1) && testing::oracle::Left(spec, token) > spec.sinks;
-        if (score > 0 || !has_far) {
-          ASSERT_EQ(got[i], near[i]) << testing::Describe(spec) << " token " << token;
-        } else {
-          ASSERT_NEAR(got[i], defined.value[i], tolerance[i]) << testing::Describe(spec);
-        }
-      }
-    }
+    testing::ExpectFarPartBesideWindow(
+        *cuda_, spec, {tokens - 3, 1, 2}, &random,
+        [&](const testing::AttentionRows& rows, const testing::OracleOutput& oracle) {
+          return spec.state_format == StateFormat::kF32
+                     ? oracle.tolerance
+                     : testing::Bf16Tolerance(spec, rows, tokens, oracle);
+        });
   }
 }
 

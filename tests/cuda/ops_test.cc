@@ -13,6 +13,7 @@
 
 #include "kernels/angles.h"
 #include "tests/cuda/cuda_test.h"
+#include "tests/kernels/head_maps_error.h"
 #include "tests/kernels/noisy_sketch.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/guarded_floats.h"
@@ -400,7 +401,6 @@ TEST_F(CudaOpsTest, AffineFeatures) {
   }
 }
 
-// The tolerance of tests/kernels/op_test.cc.
 TEST_F(CudaOpsTest, HeadMaps) {
   Random random(15);
   const int width = 30, rows = 35, heads = 5, size = 48;
@@ -409,17 +409,10 @@ TEST_F(CudaOpsTest, HeadMaps) {
   GuardedFloats got(rows * heads * size), want(rows * heads * size);
   cuda_->HeadMaps(x.data(), rows, heads, width, maps.data(), biases.data(), size, got.data());
   reference_->HeadMaps(x.data(), rows, heads, width, maps.data(), biases.data(), size, want.data());
-  const auto absolute = [&](size_t i) {  // the sum of the terms' magnitudes
-    const size_t m = i / size, head = m % heads, j = i % size;
-    double sum = std::abs(biases.data()[head * size + j]);
-    for (int k = 0; k < width; ++k) {
-      sum += std::abs(static_cast<double>(x.data()[m * width + k]) *
-                      maps.data()[(head * width + k) * size + j]);
-    }
-    return sum;
+  const auto tolerance = [&](size_t i) {
+    return testing::HeadMapsError(x.data(), heads, width, maps.data(), biases.data(), size, i);
   };
-  ExpectClose(
-      got, want, [&](size_t i) { return (width + 2) * kU * absolute(i); }, "HeadMaps");
+  ExpectClose(got, want, tolerance, "HeadMaps");
 }
 
 TEST_F(CudaOpsTest, LogSigmoid) {

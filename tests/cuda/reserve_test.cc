@@ -101,6 +101,7 @@ void ExpectNoStepAsksForMemory(Backend* backend, const std::filesystem::path& fo
   ASSERT_TRUE(simt::Take(rest));
   DecodeThrice(*model, states);
   for (int i = 0; i < steps; ++i) RandomStep(*model, states, &random);
+  DecodeThrice(*model, states);
   EXPECT_EQ(simt::LoadedKernels(), kernels) << folder;
   EXPECT_GT(testing::Replays(), replays) << folder << ": no step was recorded";
   if (std::ranges::count(model->attention(), model->attention().front()) ==

@@ -12,6 +12,7 @@
 #include "kernels/new_backend.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/attention_oracle.h"
+#include "tests/kernels/far_window_case.h"
 #include "tests/testing/backend_test.h"
 #include "tests/testing/environment.h"
 
@@ -191,46 +192,15 @@ TEST_P(AttentionTest, FarPartsOfWindowsAreTheirDefinition) {
   }
 }
 
-// Far weights of zero leave the window as it is without a far part, to the bit. So do scores that
-// are so large that the exponential of their difference to the far part's is zero; those far below
-// it leave the far part alone.
 TEST_P(AttentionTest, FarPartsBesideWindowsOfOtherSize) {
   const auto backend = NewBackend(2);
   Random random(22);
   for (const AttentionSpec& spec : testing::FarWindowSpecs()) {
-    AttentionSpec window = spec;
-    window.far_size = window.far_length = 0;
-    Sequence sequence = testing::RandomSequence(spec, 150, &random);
-    testing::AttentionRows& rows = sequence.layers[0];
-    const std::vector<float> far_q = rows.far_q;
-    std::ranges::fill(rows.far_q, 0.0f);
-    const auto want = testing::RunAlone(*backend, window, sequence, {150});
-    EXPECT_EQ(testing::RunAlone(*backend, spec, sequence, {150}), want) << testing::Describe(spec);
-
-    rows.far_q = far_q;
-    // Every score is its key's first element times the query's: 200 or -200.
-    const auto root = static_cast<float>(std::sqrt(spec.head_dim));
-    for (const float score : {200.0f, -200.0f}) {
-      const auto one_element = [&](std::vector<float>* x, float first) {
-        for (size_t i = 0; i < x->size(); ++i) (*x)[i] = i % spec.head_dim == 0 ? first : 0;
-      };
-      one_element(&rows.near_k, 1);
-      one_element(&rows.near_q, score * root);
-      const auto got = testing::RunAlone(*backend, spec, sequence, {150})[0];
-      const auto near = testing::RunAlone(*backend, window, sequence, {150})[0];
-      const testing::OracleOutput defined = testing::AttentionOracle(spec, rows, 150);
-      for (size_t i = 0; i < got.size(); ++i) {
-        const int token = static_cast<int>(i) / (spec.heads * spec.head_dim);
-        const bool has_far =
-            spec.HasFarState(token + 1) && testing::oracle::Left(spec, token) > spec.sinks;
-        ASSERT_TRUE(std::isfinite(got[i]));
-        if (score > 0 || !has_far) {
-          ASSERT_EQ(got[i], near[i]) << testing::Describe(spec) << " token " << token;
-        } else {
-          ASSERT_NEAR(got[i], defined.value[i], defined.tolerance[i]) << testing::Describe(spec);
-        }
-      }
-    }
+    testing::ExpectFarPartBesideWindow(
+        *backend, spec, {150}, &random,
+        [](const testing::AttentionRows&, const testing::OracleOutput& oracle) {
+          return oracle.tolerance;
+        });
   }
 }
 

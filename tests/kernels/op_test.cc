@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "kernels/new_backend.h"
 #include "kernels/reference/matrix.h"
+#include "tests/kernels/head_maps_error.h"
 #include "tests/kernels/noisy_sketch.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"
@@ -441,18 +442,12 @@ TEST_P(OpTest, HeadMaps) {
         cpu_->HeadMaps(x.data(), rows, heads, width, maps.data(), biases.data(), size, got.data());
         reference_->HeadMaps(x.data(), rows, heads, width, maps.data(), biases.data(), size,
                              want.data());
-        const auto absolute = [&](size_t i) {  // the sum of the terms' magnitudes
-          const size_t m = i / size, head = m % heads, j = i % size;
-          double sum = std::abs(biases.data()[head * size + j]);
-          for (int k = 0; k < width; ++k) {
-            sum += std::abs(static_cast<double>(x.data()[m * width + k]) *
-                            maps.data()[(head * width + k) * size + j]);
-          }
-          return sum;
+        const auto tolerance = [&](size_t i) {
+          return testing::HeadMapsError(x.data(), heads, width, maps.data(), biases.data(), size,
+                                        i);
         };
-        ExpectClose(
-            got, want, [&](size_t i) { return (width + 2) * kU * absolute(i); },
-            StrCat("HeadMaps ", rows, "x", heads, "x", width, " to ", size));
+        ExpectClose(got, want, tolerance,
+                    StrCat("HeadMaps ", rows, "x", heads, "x", width, " to ", size));
         const int row = rows - 1;
         cpu_->HeadMaps(x.data() + row * heads * width, 1, heads, width, maps.data(), biases.data(),
                        size, alone.data());
