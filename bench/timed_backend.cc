@@ -149,8 +149,10 @@ void TimedBackend::HeadMaps(const float* x, int64_t rows, int heads, int width, 
         [&] { inner().HeadMaps(x, rows, heads, width, maps, biases, size, out); });
 }
 
-void TimedBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
-  Timed("linear_features", {}, [&] { inner().LinearFeatures(x, rows, width, out); });
+void TimedBackend::LinearFeatures(const float* x, int64_t rows, int width, const float* factors,
+                                  int heads, float* out) {
+  Timed("linear_features", {},
+        [&] { inner().LinearFeatures(x, rows, width, factors, heads, out); });
 }
 
 void TimedBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_t rows,

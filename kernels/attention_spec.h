@@ -61,8 +61,10 @@ struct AttentionSpec {
   WindowKind window_kind = WindowKind::kSliding;
   int sinks = 0;  // of a spec with a window
   // Of softmax with a window of blocks, whole blocks of `block` tokens: the far part, which has the
-  // tokens that have left the window. Weights are (f(q).f(k))^2 min(1, far_length / t), t the
-  // query's position; f(q) and f(k), the far rows, have far_size elements.
+  // tokens that have left the window. Weights are those of far_kind, (f(q).f(k))^2 of
+  // symmetric_power or f(q).f(k) of linear, times min(1, far_length / t), t the query's position;
+  // f(q) and f(k), the far rows, have far_size elements.
+  AttentionKind far_kind = AttentionKind::kSymmetricPower;
   int far_size = 0;  // r, a multiple of 16; 0: no far part
   int far_length = 0;
   float stabilizer = 1;  // c of the denominator; 0 for softmax
@@ -97,11 +99,11 @@ struct AttentionSpec {
   bool far_part() const { return far_size > 0; }
   AttentionSpec FarPart() const {
     AttentionSpec far;
-    far.kind = AttentionKind::kSymmetricPower;
+    far.kind = far_kind;
     far.heads = heads;
     far.kv_heads = kv_heads;
     far.head_dim = head_dim;
-    far.sketch_size = far_size;
+    (far.sketched() ? far.sketch_size : far.num_features) = far_size;
     far.block = block;
     far.stabilizer = 0;
     far.state_format = state_format == StateFormat::kF16 ? StateFormat::kBf16 : state_format;
@@ -162,7 +164,8 @@ struct AttentionSpec {
   // Rows of S: packed symmetric features in sketched kinds (8x8 tiles I <= J; 640 for r = 32), else
   // m.
   int features() const {
-    if (!sketched() && !far_part()) return far_dim();
+    if (far_part()) return FarPart().features();
+    if (!sketched()) return far_dim();
     const int tiles = far_dim() / 8;
     return tiles * (tiles + 1) / 2 * 64;
   }

@@ -224,8 +224,10 @@ class Backend {
   // out[m][0, r) = f(x[m]); shapes as for LearnedSketch.
   virtual void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
                                  float* out) = 0;
-  // out = elu(x) + 1. x, out [rows, width].
-  virtual void LinearFeatures(const float* x, int64_t rows, int width, float* out) = 0;
+  // out[m] = factors[m % heads] (elu(x[m]) + 1), without the factor if `factors` is null. x, out
+  // [rows, width], factors [heads]. out may be x.
+  virtual void LinearFeatures(const float* x, int64_t rows, int width, const float* factors,
+                              int heads, float* out) = 0;
   // out = exp(x' omega - |x'|^2 / 2) / sqrt(m), x' = x / d^(1/4). omega [d, m], x [rows, d], out
   // [rows, m].
   virtual void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) = 0;

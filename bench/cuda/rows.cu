@@ -64,7 +64,7 @@ void BenchFeatureMaps(Bench* bench) {
   const auto x = bench->Random(kRows * kHeadDim, 1), y = bench->Random(kRows * kFeatures, 1);
   const auto omega = bench->Weights(kHeadDim, kFeatures, DataType::kF32);
   bench->Run("features of linear, 8192 x 12 x 64", 0, 8.0 * kRows * kHeadDim,
-             [&] { backend.LinearFeatures(x.data(), kRows, kHeadDim, y.data()); });
+             [&] { backend.LinearFeatures(x.data(), kRows, kHeadDim, nullptr, 1, y.data()); });
   bench->Run("features of affine_square, 8192 x 12 x 64", 0,
              4.0 * kRows * (kHeadDim + kHeadDim + 8),
              [&] { backend.AffineFeatures(x.data(), kRows, kHeadDim, nullptr, kHeads, y.data()); });

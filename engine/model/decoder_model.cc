@@ -288,6 +288,10 @@ void DecoderModel::FarMaps(const AttentionSpec& attention, const LayerWeights& w
   float* far_k = far_q + rows * shape.heads * r;
   ops.HeadMaps(q, rows, shape.heads, d, w.far_q, w.far_q_bias, r, far_q);
   ops.HeadMaps(k, rows, shape.kv_heads, d, w.far_k, w.far_k_bias, r, far_k);
+  if (attention.far_kind == AttentionKind::kLinear) {
+    ops.LinearFeatures(far_q, rows * shape.heads, r, w.far_q_factors, shape.heads, far_q);
+    ops.LinearFeatures(far_k, rows * shape.kv_heads, r, nullptr, 1, far_k);
+  }
   input->far_q = far_q;
   input->far_k = far_k;
 }
@@ -304,7 +308,7 @@ void DecoderModel::FarFeatures(const AttentionSpec& attention, const LayerWeight
     case AttentionKind::kRandomSketchMixed:
       return RandomMixedFeatures(attention, w, x, rows);
     case AttentionKind::kLinear:
-      return ops.LinearFeatures(x, rows, attention.head_dim, space_->sketch);
+      return ops.LinearFeatures(x, rows, attention.head_dim, nullptr, 1, space_->sketch);
     case AttentionKind::kPerformer:
       return ops.PerformerFeatures(*w.omega, x, rows, space_->sketch);
     case AttentionKind::kAffineSquare:

@@ -32,8 +32,8 @@ constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attenti
                            kWithSinks = "window_with_sinks", kWithFarPart = "window_with_far_part";
 // Kinds of windows.
 constexpr std::string_view kSlidingWindow = "sliding", kWindowOfBlocks = "blocks";
-// Of far parts: the only kind, and what the number of their features is a multiple of.
-constexpr std::string_view kFarKind = "affine_square";
+// Of far parts: squares and features of affine maps, and what the size of these is a multiple of.
+constexpr std::string_view kSquaresOfMaps = "affine_square", kFeaturesOfMaps = "linear";
 constexpr int kFarSizeUnit = 16, kFarSizeLimit = 128;
 // The limits exceed any model, and no product of sizes within them overflows int64.
 constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
@@ -416,6 +416,7 @@ class LlamaConfigReader {
       attention.window_kind = kind == kWindowOfBlocks ? WindowKind::kBlocks : WindowKind::kSliding;
       attention.sinks = sinks;
       if (types[i] != kWithFarPart) continue;
+      attention.far_kind = far.far_kind;
       attention.far_size = far.far_size;
       attention.far_length = far.far_length;
     }
@@ -427,10 +428,13 @@ class LlamaConfigReader {
     far->far_size = fields_.Int("attention_far_size", kFarSizeUnit, kFarSizeLimit);
     far->far_length = fields_.Int("attention_far_length", 1, kPositionsLimit);
     if (!fields_.status().ok()) return;
-    if (kind != kFarKind) {
+    if (kind != kSquaresOfMaps && kind != kFeaturesOfMaps) {
       return fields_.Fail("attention_far_kind",
-                          StrCat("expected \"", kFarKind, "\", found \"", Abbreviate(kind), "\""));
+                          StrCat("expected \"", kSquaresOfMaps, "\" or \"", kFeaturesOfMaps,
+                                 "\", found \"", Abbreviate(kind), "\""));
     }
+    far->far_kind =
+        kind == kFeaturesOfMaps ? AttentionKind::kLinear : AttentionKind::kSymmetricPower;
     if (far->far_size % kFarSizeUnit != 0) {
       return fields_.Fail("attention_far_size", StrCat("expected a multiple of ", kFarSizeUnit,
                                                        ", found ", far->far_size));

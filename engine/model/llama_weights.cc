@@ -121,6 +121,10 @@ class LlamaReader {
     PS_ASSIGN_OR_RETURN(layer->far_q, FarMaps(attn + "far_q.weight", attention.heads, r, d));
     PS_ASSIGN_OR_RETURN(layer->far_q_bias,
                         reader_.ReadVector(attn + "far_q.bias", attention.heads * r));
+    if (attention.far_kind == AttentionKind::kLinear) {
+      PS_ASSIGN_OR_RETURN(layer->far_q_factors,
+                          reader_.ReadVector(attn + "far_q.scale", attention.heads));
+    }
     PS_ASSIGN_OR_RETURN(layer->far_k, FarMaps(attn + "far_k.weight", attention.key_heads(), r, d));
     PS_ASSIGN_OR_RETURN(layer->far_k_bias,
                         reader_.ReadVector(attn + "far_k.bias", attention.key_heads() * r));

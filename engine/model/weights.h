@@ -29,9 +29,10 @@ struct LayerWeights {
   const Matrix* omega = nullptr;     // [d, m]; performer
   const Matrix* gate = nullptr;      // [D, Hkv]; with a decay gate
   const float* gate_bias = nullptr;  // [Hkv]
-  // Of the far part of a window: f(q) and f(k) of each head are affine maps, [H, d, r] and [H, r]
-  // of queries, [Hkv, d, r] and [Hkv, r] of keys (Backend::HeadMaps).
-  const float *far_q = nullptr, *far_q_bias = nullptr;
+  // Of the far part of a window: affine maps of each head, [H, d, r] and [H, r] of queries, [Hkv,
+  // d, r] and [Hkv, r] of keys (Backend::HeadMaps). They are f(q) and f(k), or of linear their
+  // features (Backend::LinearFeatures), those of queries times factors [H].
+  const float *far_q = nullptr, *far_q_bias = nullptr, *far_q_factors = nullptr;
   const float *far_k = nullptr, *far_k_bias = nullptr;
   // polynomial_square: a_0 to a_p of each head, [H, p + 1]. affine_square: the terms (c, f) of each
   // head, with which c + f q'.k' is its polynomial, [H, 2].

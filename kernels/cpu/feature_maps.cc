@@ -15,13 +15,18 @@ constexpr int kRowTile = 24;
 
 }  // namespace
 
-void CpuBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
-  context_.ParallelRows(rows * width, 4096, [&](int64_t first, int64_t last, int) {
-    for (int64_t i = first; i < last; i += kLanes) {
-      const Mask mask = FirstN(static_cast<int>(std::min<int64_t>(kLanes, last - i)));
-      const V v = LoadMasked(x + i, mask);
-      // elu(x) + 1: e^x below zero, x + 1 from zero on.
-      StoreMasked(Select(Less(v, Zero()), Exp(v), Add(v, Set1(1.0f))), out + i, mask);
+void CpuBackend::LinearFeatures(const float* x, int64_t rows, int width, const float* factors,
+                                int heads, float* out) {
+  context_.ParallelRows(rows, 64, [&](int64_t first, int64_t last, int) {
+    for (int64_t m = first; m < last; ++m) {
+      const V factor = Set1(factors == nullptr ? 1.0f : factors[m % heads]);
+      for (int i = 0; i < width; i += kLanes) {
+        const Mask mask = FirstN(std::min(kLanes, width - i));
+        const V v = LoadMasked(x + m * width + i, mask);
+        // elu(x) + 1: e^x below zero, x + 1 from zero on.
+        const V feature = Select(Less(v, Zero()), Exp(v), Add(v, Set1(1.0f)));
+        StoreMasked(Mul(factor, feature), out + m * width + i, mask);
+      }
     }
   });
 }

@@ -65,7 +65,7 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
   shape.near_dim = spec.near_dim();
   shape.block = spec.block;
   shape.features = spec.features();
-  shape.tiles = spec.sketched() || spec.far_part() ? spec.far_dim() / 8 : 0;
+  shape.tiles = (spec.far_part() ? spec.FarPart() : spec).sketched() ? spec.far_dim() / 8 : 0;
   switch (spec.kind) {
     case AttentionKind::kSoftmax:
       shape.near_power = 0;

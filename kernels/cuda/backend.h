@@ -79,7 +79,8 @@ class CudaBackend final : public Backend {
   void LearnedSketch(const SketchNetwork& net, const float* x, int64_t rows, float* out) override;
   void ApplyRandomSketch(const RandomSketch& sketch, const float* x, int64_t rows,
                          float* out) override;
-  void LinearFeatures(const float* x, int64_t rows, int width, float* out) override;
+  void LinearFeatures(const float* x, int64_t rows, int width, const float* factors, int heads,
+                      float* out) override;
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override;
   void AffineFeatures(const float* x, int64_t rows, int width, const float* terms, int heads,
                       float* out) override;

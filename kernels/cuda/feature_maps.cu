@@ -5,11 +5,13 @@
 namespace polysketch::cuda {
 namespace {
 
-__global__ void LinearKernel(const float* x, int64_t size, float* out) {
+__global__ void LinearKernel(const float* x, int64_t size, int width, const float* factors,
+                             int heads, float* out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= size) return;
   // elu(x) + 1: exp(x) below zero.
-  out[i] = x[i] > 0 ? x[i] + 1.0f : expf(x[i]);
+  const float feature = x[i] > 0 ? x[i] + 1.0f : expf(x[i]);
+  out[i] = factors == nullptr ? feature : factors[i / width % heads] * feature;
 }
 
 __global__ void ScaleKernel(const float* x, int64_t size, float factor, float* out) {
@@ -69,8 +71,10 @@ __global__ void HeadMapsKernel(const float* x, int64_t elements, int heads, int 
 
 }  // namespace
 
-void CudaBackend::LinearFeatures(const float* x, int64_t rows, int width, float* out) {
-  device_->Launch(LinearKernel, dim3(CeilDiv(rows * width, 256)), 256, 0, x, rows * width, out);
+void CudaBackend::LinearFeatures(const float* x, int64_t rows, int width, const float* factors,
+                                 int heads, float* out) {
+  device_->Launch(LinearKernel, dim3(CeilDiv(rows * width, 256)), 256, 0, x, rows * width, width,
+                  factors, heads, out);
 }
 
 void CudaBackend::PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) {

@@ -22,15 +22,14 @@ void Resize(const AttentionSpec& spec, int64_t tokens, HeadState* head) {
 }  // namespace
 
 int64_t FeatureCount(const AttentionSpec& spec) {
-  if (spec.kv_cache()) return int64_t{spec.far_size} * spec.far_size;
+  if (spec.kv_cache()) return spec.far_part() ? FeatureCount(spec.FarPart()) : 0;
   return spec.sketched() ? int64_t{spec.sketch_size} * spec.sketch_size : spec.num_features;
 }
 
 std::vector<double> FarFeatures(const AttentionSpec& spec, const float* x) {
-  if (!spec.sketched() && !spec.far_part()) {
-    return std::vector<double>(x, x + spec.num_features);
-  }
-  const int size = spec.far_part() ? spec.far_size : spec.sketch_size;
+  if (spec.far_part()) return FarFeatures(spec.FarPart(), x);
+  if (!spec.sketched()) return std::vector<double>(x, x + spec.num_features);
+  const int size = spec.sketch_size;
   std::vector<double> features;
   features.reserve(FeatureCount(spec));
   for (int i = 0; i < size; ++i) {

@@ -483,7 +483,7 @@ bool Server::Drain(std::chrono::milliseconds timeout) {
   const auto last = std::max(goodbye, deadline);
   grpc_->Shutdown(last);
   grpc_->Wait();
-  if (http_ != nullptr) http_->Drain();
+  if (http_ != nullptr) http_->Drain(Draining());
   // The last bytes of gRPC and HTTP are on their way.
   const auto busy = [this] {
     return connections_.stats().open > 0 || (http_ != nullptr && http_->running() > 0);

@@ -123,6 +123,7 @@ void HttpConnection::RefusePlainHttp() {
 
 void HttpConnection::Read(std::chrono::milliseconds timeout) {
   reads_body_ = false;
+  cut_ = Status();
   waits_since_ = std::chrono::steady_clock::now();
   head_ = HeadScanner(loop_->limits.max_header_bytes);
   request_ = HttpRequest();
@@ -136,16 +137,27 @@ void HttpConnection::Read(std::chrono::milliseconds timeout) {
 }
 
 void HttpConnection::LimitRead(std::chrono::milliseconds timeout) {
-  read_timed_out_ = false;
   read_timer_.expires_after(timeout);
   read_timer_.async_wait([weak = weak_from_this()](error_code error) {
     const auto self = weak.lock();
     if (error || self == nullptr) return;
     if (std::chrono::steady_clock::now() < self->read_timer_.expiry()) return;  // EndReads
-    self->read_timed_out_ = true;
-    error_code ignored;
-    self->stream_.socket().cancel(ignored);
+    self->Cut(InvalidArgument("expected the rest of the request, found none in time")
+                  .WithReason(Reason::kRequestTimeout));
   });
+}
+
+void HttpConnection::Cut(const Status& why) {
+  cut_ = why;
+  error_code ignored;
+  stream_.socket().cancel(ignored);
+}
+
+void HttpConnection::EndWait(const Status& why) {
+  if (exchange_ != nullptr) return;
+  if (!reads_body_) return Close();
+  awaited_.emplace(loop_);
+  Cut(why);
 }
 
 void HttpConnection::EndReads() {
@@ -165,7 +177,7 @@ void HttpConnection::ReadHead() {
                           [self = shared_from_this()](error_code error, size_t size) {
                             if (!self->stream_.socket().is_open()) return;
                             self->buffer_.commit(size);
-                            if (error || self->read_timed_out_) return self->OnReadError(error);
+                            if (error || !self->cut_.ok()) return self->OnReadError(error);
                             self->ReadHead();
                           });
 }
@@ -175,10 +187,9 @@ void HttpConnection::OnReadError(error_code error) {
   const bool whole = !reads_body_ && buffer_.size() == 0;  // between two requests
   const bool ended = error == asio::error::eof || error == http::error::end_of_stream ||
                      error == http::error::partial_message;
-  if (whole && (ended || read_timed_out_)) return Close();
-  if (read_timed_out_) {
-    Refuse(InvalidArgument("expected the rest of the request, found none in time")
-               .WithReason(Reason::kRequestTimeout));
+  if (whole && (ended || !cut_.ok())) return Close();
+  if (!cut_.ok()) {
+    Refuse(cut_);
   } else if (ended) {
     Refuse(MalformedRequest("expected the rest of the request, found the end of the connection"));
   } else if (error == http::error::body_limit) {
@@ -265,12 +276,13 @@ void HttpConnection::SendContinue() {
   asio::async_write(stream_, asio::buffer(kText),
                     [self = shared_from_this()](error_code error, size_t) {
                       self->stream_.tcp().expires_never();
-                      error ? self->Close() : self->ReadBody();
+                      error && self->cut_.ok() ? self->Close() : self->ReadBody();
                     });
 }
 
 void HttpConnection::ReadBody() {
   if (parser_->is_done()) return Handle();
+  if (!cut_.ok()) return Refuse(cut_);
   LimitRead(loop_->limits.read_timeout);
   http::async_read_some(
       stream_, buffer_, *parser_,
@@ -457,6 +469,7 @@ void HttpConnection::Close() {
   gone_timer_.cancel();
   read_timer_.cancel();
   stream_.tcp().close();
+  awaited_.reset();
   LeavePlace();
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->OnGone();
 }

@@ -37,9 +37,9 @@ class HttpConnection final : public ResponseWriter,
   void Flush(ServerExchange* exchange) override;
   // Closes the connection; reports to the exchange that the client has left.
   void Close();
-  void CloseIfIdle() {
-    if (exchange_ == nullptr) Close();
-  }
+  // Ends what no exchange has begun: refuses a request whose body still arrives with `why`, and
+  // closes a connection that waits for one.
+  void EndWait(const Status& why);
 
   const Principal& principal() const { return principal_; }
   bool runs_request() const { return exchange_ != nullptr; }
@@ -68,6 +68,8 @@ class HttpConnection final : public ResponseWriter,
   void OnReadError(boost::system::error_code error);
   // Cancels the reads that have not ended after `timeout`.
   void LimitRead(std::chrono::milliseconds timeout);
+  // Ends the reads of this request, which is refused with `why`.
+  void Cut(const Status& why);
   void EndReads();
   // Answers. The connection remains open if all of the request was read.
   void Refuse(const Status& status, bool keep_alive = false);
@@ -89,7 +91,9 @@ class HttpConnection final : public ResponseWriter,
   HeldMemory body_memory_;  // of the body that is read
   boost::asio::steady_timer gone_timer_;
   boost::asio::steady_timer read_timer_;
-  bool read_timed_out_ = false;
+  Status cut_;  // why the server has ended the reads of this request; OK: it has not
+  std::optional<RunningRequest>
+      awaited_;         // a request that a drain has ended, until its client left
   TimePoint probe_at_;  // of a client that sends no more; none: it may
   HeadScanner head_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;

@@ -64,7 +64,19 @@ struct HttpLoop {
   Shares requests;
   int64_t max_requests() const { return (4 * limits.max_connections + 2) / 3; }
   bool draining = false;
-  std::atomic<int64_t> running{0};
+  std::atomic<int64_t> running{0};  // RunningRequest
+};
+
+// A request that a drain waits for, from its whole body, or from the drain, to its end.
+class RunningRequest {
+ public:
+  explicit RunningRequest(HttpLoop* loop) : loop_(loop) { loop_->running.fetch_add(1); }
+  ~RunningRequest() { loop_->running.fetch_sub(1); }
+  RunningRequest(const RunningRequest&) = delete;
+  RunningRequest& operator=(const RunningRequest&) = delete;
+
+ private:
+  HttpLoop* const loop_;
 };
 
 }  // namespace polysketch

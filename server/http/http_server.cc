@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <charconv>
+#include <future>
 #include <tuple>
 #include <vector>
 
@@ -29,24 +30,29 @@ HttpServer::HttpServer(const HttpLimits& limits, Guards guards, Handler handler)
 }
 
 HttpServer::~HttpServer() {
-  StopListening(&HttpConnection::Close);
+  asio::post(loop_.io, [this] { StopListening(&HttpConnection::Close); });
   work_.reset();
   if (thread_.joinable()) thread_.join();
 }
 
-void HttpServer::Drain() { StopListening(&HttpConnection::CloseIfIdle); }
-
-void HttpServer::StopListening(void (HttpConnection::*what)()) {
-  asio::post(loop_.io, [this, what] {
-    loop_.draining = true;
-    error_code ignored;
-    acceptor_.close(ignored);
-    std::vector<std::shared_ptr<HttpConnection>> all;
-    for (HttpConnection* connection : loop_.connections) {
-      if (auto shared = connection->weak_from_this().lock()) all.push_back(std::move(shared));
-    }
-    for (const auto& connection : all) (connection.get()->*what)();
+void HttpServer::Drain(const Status& why) {
+  std::promise<void> done;
+  asio::post(loop_.io, [&] {
+    StopListening([&](HttpConnection* connection) { connection->EndWait(why); });
+    done.set_value();
   });
+  done.get_future().wait();
+}
+
+void HttpServer::StopListening(const std::function<void(HttpConnection*)>& what) {
+  loop_.draining = true;
+  error_code ignored;
+  acceptor_.close(ignored);
+  std::vector<std::shared_ptr<HttpConnection>> all;
+  for (HttpConnection* connection : loop_.connections) {
+    if (auto shared = connection->weak_from_this().lock()) all.push_back(std::move(shared));
+  }
+  for (const auto& connection : all) what(connection.get());
 }
 
 Status HttpServer::Listen(const std::string& address) {

@@ -40,8 +40,9 @@ class HttpServer {
 
   // The bound address: "127.0.0.1:8080".
   const std::string& address() const { return address_; }
-  // Accepts no more connections, and closes each one at the end of its response.
-  void Drain();
+  // Accepts no more connections, and closes each one at the end of its response. Requests whose body
+  // still arrives are refused with `why`; from the return on they count as running.
+  void Drain(const Status& why);
   // Number of requests without a complete response.
   int64_t running() const { return loop_.running.load(); }
 
@@ -52,8 +53,8 @@ class HttpServer {
   void Admit(boost::asio::ip::tcp::socket socket);
   // Closes the connection that gives way to a new one. Returns false if all run requests.
   bool CloseOne();
-  // Accepts no more connections, and does `what` with those that are open.
-  void StopListening(void (HttpConnection::*what)());
+  // Accepts no more connections, and does `what` with those that are open, on the loop's thread.
+  void StopListening(const std::function<void(HttpConnection*)>& what);
 
   HttpLoop loop_;
   std::optional<boost::asio::executor_work_guard<boost::asio::io_context::executor_type>> work_{

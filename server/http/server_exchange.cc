@@ -30,6 +30,7 @@ ServerExchange::ServerExchange(HttpLoop* loop, std::shared_ptr<ResponseWriter> w
                                HttpRequest request, HeldMemory body_memory, Form form)
     : body_memory_(std::move(body_memory)),
       loop_(loop),
+      running_(loop),
       work_(asio::make_work_guard(loop->io)),
       request_(std::move(request)),
       reply_memory_(NewMemory(RequestPhase::kReply)),
@@ -37,9 +38,7 @@ ServerExchange::ServerExchange(HttpLoop* loop, std::shared_ptr<ResponseWriter> w
       http_1_0_(form.http_1_0),
       keep_alive_(form.keep_alive && !form.http_1_0),
       writer_(std::move(writer)),
-      silence_timer_(loop->io) {
-  loop_->running.fetch_add(1);
-}
+      silence_timer_(loop->io) {}
 
 void ServerExchange::Reply(int status, std::string_view content_type, std::string body,
                            HttpHeaders headers) {

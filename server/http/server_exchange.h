@@ -39,8 +39,6 @@ class ServerExchange final : public HttpExchange,
   // `body_memory` holds the body. `loop` outlives the exchange.
   ServerExchange(HttpLoop* loop, std::shared_ptr<ResponseWriter> writer, HttpRequest request,
                  HeldMemory body_memory, Form form);
-  ~ServerExchange() override { loop_->running.fetch_sub(1); }
-
   const HttpRequest& request() const override { return request_; }
   void Reply(int status, std::string_view content_type, std::string body,
              HttpHeaders headers) override;
@@ -83,6 +81,7 @@ class ServerExchange final : public HttpExchange,
 
   HeldMemory body_memory_;
   HttpLoop* const loop_;
+  const RunningRequest running_;
   // The loop runs until the exchange has ended.
   const boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   const HttpRequest request_;

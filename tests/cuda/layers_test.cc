@@ -25,6 +25,7 @@ struct Shape {
   WindowKind kind = WindowKind::kSliding;
   int sinks = 0;
   int far_size = 0, far_length = 0;
+  AttentionKind far_kind = AttentionKind::kSymmetricPower;
 };
 
 AttentionSpec Spec(AttentionKind kind, StateFormat format, const Shape& shape) {
@@ -33,6 +34,7 @@ AttentionSpec Spec(AttentionKind kind, StateFormat format, const Shape& shape) {
   spec.window = shape.window;
   spec.window_kind = shape.kind;
   spec.sinks = shape.sinks;
+  spec.far_kind = shape.far_kind;
   spec.far_size = shape.far_size;
   spec.far_length = shape.far_length;
   spec.state_format = format;
@@ -59,6 +61,10 @@ std::vector<AttentionSpec> TensorSpecs() {
           Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150}),
           Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000}),
           Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 80, 80, kBlocks, 0, 48, 100}),
+          Spec(AttentionKind::kSoftmax, kF,
+               {4, 2, 64, 32, 64, kBlocks, 4, 128, 150, AttentionKind::kLinear}),
+          Spec(AttentionKind::kSoftmax, kF,
+               {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000, AttentionKind::kLinear}),
           Spec(AttentionKind::kSoftmax, kF, {2, 1, 24, 16, 32, kBlocks, 4, 32, 70}),  // general
           Spec(AttentionKind::kPolynomial, kF, {2, 1, 32, 24, 37, WindowKind::kSliding, 5}),
           Gated(Spec(AttentionKind::kSymmetricPower, kF, {4, 2, 32, 40})),

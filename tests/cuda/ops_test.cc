@@ -381,10 +381,13 @@ TEST_F(CudaOpsTest, GeluGateAndLinearFeatures) {
                std::abs(up[m * 2 * hidden + column] * up[m * 2 * hidden + hidden + column]);
       },
       "GeluGate");
-  cuda_->LinearFeatures(up.data(), rows, hidden, got.data());
-  reference_->LinearFeatures(up.data(), rows, hidden, want.data());
-  ExpectClose(
-      got, want, [&](size_t i) { return 5 * kU * std::abs(want[i]); }, "LinearFeatures");
+  const GuardedFloats factors(random.Normals(2));
+  for (const float* factor : {factors.data(), static_cast<const float*>(nullptr)}) {
+    cuda_->LinearFeatures(up.data(), rows, hidden, factor, 2, got.data());
+    reference_->LinearFeatures(up.data(), rows, hidden, factor, 2, want.data());
+    ExpectClose(
+        got, want, [&](size_t i) { return 6 * kU * std::abs(want[i]); }, "LinearFeatures");
+  }
 }
 
 TEST_F(CudaOpsTest, AffineFeatures) {

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/rpc.h"
 #include "tests/e2e/server.h"
+#include "tests/testing/http_socket.h"
 #include "tests/testing/scripted_redis.h"
 
 namespace polysketch::e2e {
@@ -197,6 +198,19 @@ TEST(Drain, RefusesCallsWhoseInputStillArrives) {
   const Status status = stream->Finish();
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_EQ(status.message(), "the server is draining");
+  EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
+}
+
+TEST(Drain, RefusesHttpRequestsWhoseBodyStillArrives) {
+  Server server({.flags = {"--http-listen", "127.0.0.1:0"}});
+  const testing::HttpSocket upload(server.http_address());
+  upload.Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60\r\n\r\n{\"prompt\":");
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  server.process().Signal(SIGTERM);
+  const std::string answer = upload.ReadAll();
+  EXPECT_NE(answer.find("HTTP/1.1 503 "), std::string::npos) << answer;
+  EXPECT_NE(answer.find("the server is draining"), std::string::npos) << answer;
   EXPECT_EQ(server.process().Wait(), 0) << server.process().StandardError();
 }
 

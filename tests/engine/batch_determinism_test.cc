@@ -30,7 +30,7 @@ constexpr std::string_view kByteStates = "_q8_states";
 // Models of tests/data/frames: with windows in all layers and in some, with far parts, and with
 // gated symmetric_power of grouped queries.
 constexpr std::string_view kFrames[] = {"mistral_window", "qwen3_window", "llama_window_far",
-                                        "brumby_small"};
+                                        "llama_window_far_linear", "brumby_small"};
 
 std::vector<std::string> KindsAndFormats() {
   std::vector<std::string> names = testing::TinyModelNames();

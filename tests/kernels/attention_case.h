@@ -198,12 +198,15 @@ inline std::vector<AttentionSpec> WindowSpecs() {
 inline std::vector<AttentionSpec> FarWindowSpecs() {
   struct Shape {
     int heads, kv_heads, head_dim, block, window, sinks, far_size, far_length;
+    AttentionKind far_kind = AttentionKind::kSymmetricPower;
   };
   constexpr Shape kShapes[] = {{2, 2, 10, 8, 8, 0, 16, 40},
                                {6, 2, 32, 16, 32, 4, 16, 1000},
                                {13, 1, 33, 8, 24, 9, 32, 60},
                                {2, 1, 16, 1, 3, 2, 16, 20},
-                               {4, 2, 64, 32, 32, 40, 16, 90}};
+                               {4, 2, 64, 32, 32, 40, 16, 90},
+                               {6, 2, 32, 16, 32, 4, 64, 60, AttentionKind::kLinear},
+                               {2, 2, 10, 8, 8, 0, 16, 40, AttentionKind::kLinear}};
   std::vector<AttentionSpec> specs;
   for (const Shape& shape : kShapes) {
     AttentionSpec spec =
@@ -212,6 +215,7 @@ inline std::vector<AttentionSpec> FarWindowSpecs() {
     spec.window = shape.window;
     spec.window_kind = WindowKind::kBlocks;
     spec.sinks = shape.sinks;
+    spec.far_kind = shape.far_kind;
     spec.far_size = shape.far_size;
     spec.far_length = shape.far_length;
     specs.push_back(spec);
@@ -295,7 +299,7 @@ inline std::vector<AttentionSpec> WithStateFormats(std::vector<AttentionSpec> sp
 inline AttentionRows RandomRows(const AttentionSpec& spec, int layer, int tokens, Random* random) {
   const auto far_rows = [&](int heads) {
     const int width = spec.far_dim();
-    const bool sketched = spec.sketched() || spec.far_part();
+    const bool sketched = (spec.far_part() ? spec.FarPart() : spec).sketched();
     const int used = spec.sketched() ? spec.sketch_size : width;
     std::vector<float> rows(static_cast<size_t>(tokens) * heads * width);
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -434,7 +438,8 @@ inline std::string DescribeLayer(const AttentionSpec& spec) {
       spec.window == 0
           ? ""
           : StrCat(spec.window_kind == WindowKind::kBlocks ? " blocks" : " window", spec.window,
-                   " sinks", spec.sinks, " far", spec.far_size, "/", spec.far_length);
+                   " sinks", spec.sinks, " far ", AttentionKindName(spec.far_kind), " ",
+                   spec.far_size, "/", spec.far_length);
   return StrCat(AttentionKindName(spec.kind), " heads ", spec.heads, "/", spec.key_heads(), " d",
                 spec.head_dim, " r", spec.sketch_size, " m", spec.num_features, " b", spec.block,
                 " ", StateFormatName(spec.state_format), spec.decay_gate ? " gated" : "", window);

@@ -164,9 +164,12 @@ TEST_P(DefinitionTest, GeluIsTheTanhForm) {
 TEST_P(DefinitionTest, LinearFeaturesAreEluPlusOne) {
   const float x[4] = {2, 0, -1, -5};
   float out[4];
-  backend_->LinearFeatures(x, 1, 4, out);
+  backend_->LinearFeatures(x, 1, 4, nullptr, 1, out);
   const double want[4] = {3, 1, std::exp(-1.0), std::exp(-5.0)};
   for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(out[i], want[i]) << i;
+  const float factors[2] = {2, -3};
+  backend_->LinearFeatures(x, 2, 2, factors, 2, out);
+  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(out[i], factors[i / 2] * want[i]) << i;
 }
 
 TEST_P(DefinitionTest, PerformerFeaturesArePositiveFeatures) {

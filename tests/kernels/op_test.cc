@@ -361,14 +361,20 @@ TEST_P(OpTest, LinearFeatures) {
       GuardedFloats x(random.Normals(rows * width, 4));
       x.data()[0] = -80;
       x.data()[rows * width - 1] = 0;
+      const int heads = rows == 7 ? 7 : 3;
+      const GuardedFloats factors(random.Normals(heads));
       GuardedFloats got(rows * width), want(rows * width);
-      cpu_->LinearFeatures(x.data(), rows, width, got.data());
-      reference_->LinearFeatures(x.data(), rows, width, want.data());
-      // x + 1 once rounded, or an exponential of at most 2 ulp (an ulp is up to 2u) and the
-      // reference's rounding.
-      ExpectClose(
-          got, want, [&](size_t i) { return 5 * kU * std::abs(want[i]); },
-          StrCat("LinearFeatures ", rows, "x", width));
+      for (const float* factor : {factors.data(), static_cast<const float*>(nullptr)}) {
+        cpu_->LinearFeatures(x.data(), rows, width, factor, heads, got.data());
+        reference_->LinearFeatures(x.data(), rows, width, factor, heads, want.data());
+        // x + 1 once rounded, or an exponential of at most 2 ulp (an ulp is up to 2u), the product,
+        // and the reference's rounding.
+        ExpectClose(
+            got, want, [&](size_t i) { return 6 * kU * std::abs(want[i]); },
+            StrCat("LinearFeatures ", rows, "x", width));
+      }
+      cpu_->LinearFeatures(x.data(), rows, width, nullptr, heads, x.data());
+      for (int i = 0; i < rows * width; ++i) EXPECT_EQ(x.data()[i], got.data()[i]) << i;
     }
   }
 }

@@ -46,7 +46,11 @@ class StateTest : public testing::BackendTest {
     window.window = 8;
     window.far_size = 16;
     window.far_length = 20;
-    for (const AttentionSpec& spec : testing::WithStateFormats({window})) specs.push_back(spec);
+    AttentionSpec linear = window;
+    linear.far_kind = AttentionKind::kLinear;
+    for (const AttentionSpec& spec : testing::WithStateFormats({window, linear})) {
+      specs.push_back(spec);
+    }
     std::vector<Layers> models = testing::InLayers(specs, 3);
     const std::vector<Layers> mixtures = testing::Mixtures();
     models.insert(models.end(), mixtures.begin(), mixtures.end());

@@ -175,7 +175,7 @@ TEST_P(TaskCountTest, RowOpsOfAPromptHaveATaskForEachThread) {
   ExpectEnough("gelu gate",
                [&] { backend_->Gate(GateKind::kGelu, x.data(), kRows, kHidden, out.data()); });
   ExpectEnough("linear features", [&] {
-    backend_->LinearFeatures(x.data(), 2 * kRows * kHeads, kHeadDim, out.data());
+    backend_->LinearFeatures(x.data(), 2 * kRows * kHeads, kHeadDim, nullptr, 1, out.data());
   });
   ExpectEnough("affine features", [&] {
     backend_->AffineFeatures(x.data(), 2 * kRows * kHeads, kHeadDim, nullptr, kHeads, out.data());

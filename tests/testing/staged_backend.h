@@ -128,10 +128,12 @@ class StagedBackend : public ForwardingBackend {
     Out y(this, out, rows * Padded(sketch.size));
     inner().ApplyRandomSketch(sketch, from.data(), rows, y.data());
   }
-  void LinearFeatures(const float* x, int64_t rows, int width, float* out) override {
-    const In from(this, x, rows * width);
+  void LinearFeatures(const float* x, int64_t rows, int width, const float* factors, int heads,
+                      float* out) override {
+    const In from(this, x, rows * width), staged(this, factors, factors == nullptr ? 0 : heads);
     Out y(this, out, rows * width);
-    inner().LinearFeatures(from.data(), rows, width, y.data());
+    inner().LinearFeatures(from.data(), rows, width, factors == nullptr ? nullptr : staged.data(),
+                           heads, y.data());
   }
   void PerformerFeatures(const Matrix& omega, const float* x, int64_t rows, float* out) override {
     const In from(this, x, rows * omega.in());

@@ -24,7 +24,8 @@ def attention(module, query, key, value, attention_mask, scaling, **_):
     if module.far:
         q, k = (mapped(module, name).repeat_interleave(repeat, 0) for name, repeat in (("q", 1), ("k", group)))
         factor = (module.windows["attention_far_length"] / t.clamp(min=1)).clamp(max=1)
-        weights = weights + ((q @ k.transpose(1, 2)).square() * factor).masked_fill(~left, 0)
+        products = q @ k.transpose(1, 2)
+        weights = weights + ((products if linear(module) else products.square()) * factor).masked_fill(~left, 0)
     out = weights @ value / weights.sum(-1, keepdim=True)
     return out.transpose(0, 1)[None].float(), None
 
@@ -33,7 +34,15 @@ def mapped(module, name: str) -> torch.Tensor:
     """f(x) of each head, [heads, n, r]."""
     x, maps = module.before_rope[name].double(), getattr(module, f"far_{name}")
     weight = maps.weight.double().view(x.shape[1], -1, x.shape[2])
-    return torch.einsum("nhd,hrd->hnr", x, weight) + maps.bias.double().view(x.shape[1], 1, -1)
+    rows = torch.einsum("nhd,hrd->hnr", x, weight) + maps.bias.double().view(x.shape[1], 1, -1)
+    if not linear(module):
+        return rows
+    features = torch.where(rows > 0, rows + 1, rows.exp())
+    return features * maps.scale.double()[:, None, None] if name == "q" else features
+
+
+def linear(module) -> bool:
+    return module.windows["attention_far_kind"] == "linear"
 
 
 AttentionInterface.register("far_window", attention)
@@ -51,7 +60,10 @@ def with_far_parts(model: transformers.PreTrainedModel, windows: dict) -> transf
         size = windows["attention_far_size"]
         heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
         for name, count in heads.items():
-            setattr(module, f"far_{name}", torch.nn.Linear(config.head_dim, count * size))
+            maps = torch.nn.Linear(config.head_dim, count * size)
+            if linear(module) and name == "q":
+                maps.scale = torch.nn.Parameter(torch.ones(count))
+            setattr(module, f"far_{name}", maps)
 
             def keep(_, args, output, module=module, name=name, count=count):
                 module.before_rope[name] = output.detach().reshape(-1, count, config.head_dim)

@@ -103,6 +103,10 @@ CASES = {
         "LlamaConfig",
         {"num_hidden_layers": 4, "layer_types": [far_windows.FAR_PART, "full_attention", WITH_SINKS, far_windows.FAR_PART]} | FAR,
     ),
+    "llama_window_far_linear": (
+        "LlamaConfig",
+        {"num_hidden_layers": 4, "layer_types": ["full_attention", far_windows.FAR_PART] * 2} | FAR | {"attention_far_kind": "linear"},
+    ),
     "qwen3_window_far": (
         "Qwen3Config",
         {"num_hidden_layers": 4, "layer_types": ["full_attention", far_windows.FAR_PART] * 2} | FAR | {"attention_sinks": 70},
@@ -150,6 +154,8 @@ def random_model(name: str, **changes):
         for key, parameter in model.named_parameters():
             if key.endswith(".bias"):
                 parameter.copy_(0.3 * torch.randn_like(parameter))
+            elif key.endswith(".scale"):
+                parameter.copy_(0.5 + torch.rand_like(parameter))
             elif "norm" in key:
                 parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
             elif "embed_tokens" in key:

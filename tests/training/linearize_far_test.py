@@ -22,7 +22,7 @@ from polysketch_tools.errors import ToolError
 from polysketch_training.linearize import command
 from polysketch_training.linearize.decoder import Decoder
 from polysketch_training.linearize.distillation import Recipe
-from polysketch_training.linearize.far import FarPart, FarShape
+from polysketch_training.linearize.far import AFFINE_SQUARE, KINDS, FarPart, FarShape
 from polysketch_training.linearize.transfer import FarRecipe, Transfer, visit
 from polysketch_training.linearize.windows import Far, Window, attend
 
@@ -43,14 +43,15 @@ FAR = (
 )
 
 
-def squares_and_exponentials(q, k, v, far_q, far_k, scale: float, window: Window, length: float) -> torch.Tensor:
-    """Every weight: q, k and v [B, H, n, d], those of a group repeated; far rows without the length factor."""
+def squares_and_exponentials(q, k, v, far_q, far_k, scale: float, window: Window, length: float, squared: bool = True) -> torch.Tensor:
+    """Every weight: q, k and v [B, H, n, d], those of a group repeated; far rows, or features, without the length factor."""
     n = q.shape[2]
     t, s = torch.arange(n)[:, None], torch.arange(n)
     near = frame_models.visible(t, s, window.kind, window.size, window.sinks)
     far = (s <= t) & ~near
     shrink = (length / t.clamp(min=1)).clamp(max=1)
-    weights = (q @ k.mT * scale).exp() * near + (far_q @ far_k.mT).square() * shrink * far
+    products = far_q @ far_k.mT
+    weights = (q @ k.mT * scale).exp() * near + (products.square() if squared else products) * shrink * far
     return weights @ v / weights.sum(-1, keepdim=True)
 
 
@@ -63,16 +64,17 @@ class AttentionTest(unittest.TestCase):
             window, group = Window(w, "blocks", sinks), heads // kv_heads
             leaves = [torch.randn(2, h, n, d, dtype=torch.float64, requires_grad=True)
                       for h, d in ((heads, 8), (kv_heads, 8), (kv_heads, 8), (heads, 16), (kv_heads, 16))]  # fmt: skip
-            q, k, v, far_q, far_k = leaves
-            repeated = [x.repeat_interleave(group, 1) if x.shape[1] == kv_heads else x for x in leaves]
-            found = attend(q, k, v, 0.3, window, Far(far_q, far_k))
-            expected = squares_and_exponentials(*repeated, 0.3, window, n)
-            along = torch.randn_like(expected)
-            gradients = [torch.autograd.grad((out * along).sum(), leaves) for out in (found, expected)]
-            with self.subTest(window=window, n=n):
-                # Sums of at most 201 products of order one in float64.
-                torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
-                torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
+            for squared in (True, False):
+                q, k, v, far_q, far_k = rows = leaves if squared else [*leaves[:3], leaves[3].exp(), leaves[4].exp()]
+                repeated = [x.repeat_interleave(group, 1) if x.shape[1] == kv_heads else x for x in rows]
+                found = attend(q, k, v, 0.3, window, Far(far_q, far_k, squared))
+                expected = squares_and_exponentials(*repeated, 0.3, window, n, squared)
+                along = torch.randn_like(expected)
+                gradients = [torch.autograd.grad((out * along).sum(), leaves, retain_graph=True) for out in (found, expected)]
+                with self.subTest(window=window, n=n, squared=squared):
+                    # Sums of at most 201 products of order one in float64.
+                    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+                    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
 
     def test_small_scores(self):
         """Scores of -300 in float32: the window's weights vanish beside those of the far part, but not where there is none."""
@@ -88,7 +90,7 @@ class AttentionTest(unittest.TestCase):
 
     def test_decoder(self):
         """Folders with far parts, against transformers' layers with every weight in float64."""
-        for name in ("llama_window_far", "qwen3_window_far"):
+        for name in ("llama_window_far", "qwen3_window_far", "llama_window_far_linear"):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
                 model = frame_models.random_model(name)
                 frame_models.save(model, folder)
@@ -110,18 +112,26 @@ class AttentionTest(unittest.TestCase):
 class FarPartTest(unittest.TestCase):
     def test_tensors(self):
         """Written and read: the same rows; of another shape: refused."""
+        for kind in KINDS:
+            with self.subTest(kind):
+                self.check_tensors(kind)
+
+    def check_tensors(self, kind: str):
         torch.manual_seed(4)
-        part, again = (FarPart(FarShape(8, 30), 4, 2, 16, CPU) for _ in range(2))
+        part, again = (FarPart(FarShape(kind, 8, 30), 4, 2, 16, CPU) for _ in range(2))
         with torch.no_grad():
             for parameter in part.parameters():
                 parameter.copy_(torch.randn_like(parameter))
         tensors = part.tensors(5)
-        self.assertEqual({name: list(tensor.shape) for name, tensor in tensors.items()}, {
+        shapes = {
             "model.layers.5.self_attn.far_q.weight": [32, 16],
             "model.layers.5.self_attn.far_q.bias": [32],
             "model.layers.5.self_attn.far_k.weight": [16, 16],
             "model.layers.5.self_attn.far_k.bias": [16],
-        })  # fmt: skip
+        }
+        if kind != AFFINE_SQUARE:
+            shapes["model.layers.5.self_attn.far_q.scale"] = [4]
+        self.assertEqual({name: list(tensor.shape) for name, tensor in tensors.items()}, shapes)
         again.read(5, tensors)
         q, k = torch.randn(1, 4, 50, 16), torch.randn(1, 2, 50, 16)
         for name in ("q", "k"):
@@ -135,12 +145,17 @@ class FarPartTest(unittest.TestCase):
 class FirstScalesTest(LinearizeTest):
     def test_no_head_is_worse(self):
         """Where attention transfer begins, no head is further from the teacher than window and sinks alone are, and some are nearer."""
+        for kind in KINDS:
+            with self.subTest(kind):
+                self.check_heads(kind)
+
+    def check_heads(self, kind: str):
         decoder = Decoder(self.teacher, CPU, Window(16, "blocks", 2))
-        decoder.add_far(FarShape(16, 150), range(LAYERS))
+        decoder.add_far(FarShape(kind, 16, 150), range(LAYERS))
         ids = linearize_support.random_tokens(200, 3)
         plan = types.SimpleNamespace(sequences=lambda step: [(0, ids)])
         recipe = Recipe(4, len(ids), (len(ids),), 0.0, 1, ("q",), 0.01, 0, "f32")
-        Transfer(decoder, plan, FarRecipe("affine_square", 16, 150, 4, 0.01), recipe, self.dir)
+        Transfer(decoder, plan, FarRecipe(kind, 16, 150, 4, 0.01), recipe, self.dir / kind)
         ratios = []
 
         def see(i, attend, teacher):
@@ -256,6 +271,41 @@ class Qwen3Test(LinearizeTest):
         self.assertLess(abs(float(disk[46:].replace(",", "")) - written), 0.6, text)
         for name in ("far parts, their states", "attention transfer", "distillation of the control", "evaluation of the control"):
             self.assertIn(f"  {name}", text)
+
+
+class LinearKindTest(LinearizeTest):
+    """Far parts of elu + 1, of a teacher of the shape of Llama."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.whole = cls.dir / "whole"
+        cls.run_all(cls(), cls.whole, *FAR, "--far=linear", "--no-control")
+
+    def test_folder(self):
+        config = json.loads((self.whole / "model/config.json").read_text())
+        self.assertEqual(config["attention_far_kind"], "linear")
+        tensors = safetensors.torch.load_file(self.whole / "model/model.safetensors")
+        self.assertEqual(sum(".far_" in name for name in tensors), 5 * config["layer_types"].count("window_with_far_part"))
+        for name, tensor in tensors.items():
+            if name.endswith("far_q.scale"):
+                self.assertGreater(tensor.min().item(), 0)
+        self.assertIn("products of elu + 1 of affine maps to 16 numbers", (self.whole / "report.md").read_text())
+
+    def test_transfer_learns(self):
+        errors = list(json.loads((self.whole / "report.json").read_text())["transfer"].values())
+        self.assertLess(sum(one["far"] for one in errors), sum(one["window"] for one in errors))
+
+    def test_killed_and_resumed(self):
+        out = self.dir / "torn"
+        options = (*FAR, "--far=linear", "--no-control")
+        self.run_all(out, *options, "--minutes=1e-9", status=130)
+        self.run_all(out, *options)
+        self.check_same_files(self.whole, out)
+
+    @unittest.skipUnless(PROBE.exists(), "logits-probe is not built here")
+    def test_served(self):
+        self.check_served(self.whole / "model", ("reference", *instruction_sets()), 400, seed=6)
 
 
 class RefusedTest(LinearizeTest):

@@ -253,6 +253,10 @@ TEST(LlamaConfigTest, WindowsWithAFarPart) {
     EXPECT_EQ(attention.far_length, i == 3 ? 2048 : 0);
     EXPECT_EQ(attention.features(), i == 3 ? 640 : 0);
   }
+  EXPECT_EQ(spec.layers[3].attention.FarPart().kind, AttentionKind::kSymmetricPower);
+  const json linear = With(WithFarPart(Llama()), {{"attention_far_kind", "linear"}});
+  EXPECT_EQ(SpecOf(linear).layers[3].attention.FarPart().kind, AttentionKind::kLinear);
+  EXPECT_EQ(SpecOf(linear).layers[3].attention.features(), 32);
   // Without such a layer the fields have no effect.
   json sinks = WithFarPart(Llama());
   sinks["layer_types"][3] = "window_with_sinks";
@@ -470,7 +474,7 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
       {WithSinks(With(Of("BrumbyForCausalLM", "brumby"), {{"head_dim", 8}}), "blocks"),
        {"layer_types", "expected none of window_with_sinks in a model without softmax"}},
       {With(WithFarPart(Llama()), {{"attention_far_kind", "elu"}}),
-       {"attention_far_kind", "expected \"affine_square\", found \"elu\""}},
+       {"attention_far_kind", "expected \"affine_square\" or \"linear\", found \"elu\""}},
       {With(WithFarPart(Llama()), {{"attention_far_size", 24}}),
        {"attention_far_size", "expected a multiple of 16, found 24"}},
       {With(WithFarPart(Llama()), {{"attention_far_size", 144}}), {"attention_far_size", "128"}},

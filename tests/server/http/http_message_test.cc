@@ -10,7 +10,7 @@
 #include "server/http/http_errors.h"
 #include "server/http/http_server.h"
 #include "server/http/request_path.h"
-#include "tests/server/http/http_socket.h"
+#include "tests/testing/http_socket.h"
 
 namespace polysketch {
 namespace {

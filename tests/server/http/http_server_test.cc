@@ -9,7 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/server/http/http_socket.h"
+#include "base/status.h"
+#include "tests/testing/http_socket.h"
 
 namespace polysketch {
 namespace {
@@ -217,6 +218,40 @@ int StatusOfSlowBody(const std::string& address, size_t part) {
   answered = true;
   sender.join();
   return status;
+}
+
+// With a length, in chunks, and before the client's first byte of the body; beside a connection that
+// waits for its next request.
+TEST_F(HttpServerTest, ADrainRefusesRequestsWhoseBodyArrives) {
+  Start({});
+  const Socket idle(address()), waits(address());
+  idle.Get("/now");
+  EXPECT_EQ(idle.Status(), 200);
+  waits.Get("/late");
+  WaitForRunning(1);
+  std::vector<Socket> uploads;
+  for (const char* rest :
+       {"Content-Length: 9\r\n\r\nabc", "Transfer-Encoding: chunked\r\n\r\n3\r\nab",
+        "Content-Length: 9\r\n\r\n", "Content-Length: 9\r\nExpect: 100-continue\r\n\r\n"}) {
+    uploads.emplace_back(address());
+    uploads.back().Send(StrCat("POST /now HTTP/1.1\r\nHost: x\r\n", rest));
+  }
+  EXPECT_EQ(uploads.back().Status(), 100);
+  std::this_thread::sleep_for(50ms);
+  server_->Drain(Unavailable("the server ends").WithReason(Reason::kDraining));
+  EXPECT_EQ(server_->running(), 1 + std::ssize(uploads));
+  EXPECT_TRUE(idle.Closed(1s));
+  for (const Socket& upload : uploads) {
+    upload.Send("defghi");
+    const std::string answer = upload.ReadAll();
+    EXPECT_NE(answer.find("HTTP/1.1 503 "), std::string::npos) << answer;
+    EXPECT_NE(answer.find("the server ends"), std::string::npos) << answer;
+    upload.EndOfInput();
+  }
+  for (int i = 0; i < 1000 && server_->running() > 1; ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(server_->running(), 1);
+  Release();
+  EXPECT_EQ(waits.Status(), 200);
 }
 
 TEST_F(HttpServerTest, ABodyThatDripsEnds) {

@@ -274,7 +274,7 @@ class Run:
             kv_bytes_of_token=2 * 4 * shape.kv_heads * shape.head,
             sensitivity=found,
             far=dataclasses.asdict(self._options.far) if self._options.far and len(full) < shape.layers else None,
-            far_bytes=state_bytes(self._options.far.size, shape.kv_heads, shape.head) if self._options.far else 0,
+            far_bytes=state_bytes(self._options.far.shape, shape.kv_heads, shape.head) if self._options.far else 0,
             scaling=dataclasses.asdict(self._options.scaling) if self._options.scaling else None,
         )
 

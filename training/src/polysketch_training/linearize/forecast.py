@@ -12,6 +12,7 @@ import transformers
 from polysketch_tools.adapter import stored_tensors
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize.decoder import ARCHITECTURES
+from polysketch_training.linearize.far import FarShape
 from polysketch_training.linearize.options import Options
 from polysketch_training.linearize.scores import BLOCK
 from polysketch_training.linearize.sensitivity import curve_points
@@ -66,10 +67,9 @@ class Shape:
         matrices = sum(a * b for a, b in map(self.sizes, ("q", "k", "v", "o", "gate", "up", "down")))
         return 2 * matrices + 4 * self.heads * self.head * keys
 
-    def far_flops(self, size: int) -> float:
+    def far_flops(self, far: FarShape) -> float:
         """Of a token: its maps, its part of the sums, and what its queries read."""
-        maps, features = self.head * size, size * size
-        return 2 * (self.heads + self.kv_heads) * (maps + features * (self.head + 1))
+        return 2 * (self.heads + self.kv_heads) * (self.head * far.size + far.features * (self.head + 1))
 
     def far_weights(self, size: int) -> int:
         """Of a layer, beside their scales."""
@@ -144,7 +144,7 @@ def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted:
 
 
 def _far_memory(shape: Shape, options: Options, longest: int) -> dict[str, int]:
-    near, features = 2 * options.window.size + options.window.sinks, options.far.size**2
+    near, features = 2 * options.window.size + options.window.sinks, options.far.shape.features
     # Gradients need the features of all tokens, measurements those of some blocks.
     tokens = max(max(options.recipe.lengths), min(longest, BLOCKS_AT_ONCE * options.window.size))
     sums = -(-tokens // options.window.size) * shape.kv_heads * features * (shape.head + 1)
@@ -162,7 +162,7 @@ def _flops(shape: Shape, options: Options) -> dict[str, float]:
         return shape.layers * shape.layer_flops(length / 2)
 
     def windows(length: int, far: bool = False) -> float:
-        own = shape.far_flops(options.far.size) if far and options.far else 0
+        own = shape.far_flops(options.far.shape) if far and options.far else 0
         return shape.layers * (shape.layer_flops(min(near, length / 2)) + own)
 
     points = len(curve_points(shape.layers)) - 1
@@ -175,7 +175,7 @@ def _flops(shape: Shape, options: Options) -> dict[str, float]:
     mean_length = sum(recipe.lengths) / len(recipe.lengths)
     if options.far:
         # The student's output and its projection: forward and gradients.
-        width = 2 * shape.heads * shape.head * shape.width + 4 * shape.heads * shape.head * near + shape.far_flops(options.far.size)
+        width = 2 * shape.heads * shape.head * shape.width + 4 * shape.heads * shape.head * near + shape.far_flops(options.far.shape)
         flops["attention transfer"] = options.far.steps * recipe.tokens * (full(mean_length) + 3 * shape.layers * width)
     teachers = 2 if options.scaling else 1
     flops["teacher in evaluation"] = sum(

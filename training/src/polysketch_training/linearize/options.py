@@ -9,7 +9,7 @@ import torch
 from polysketch_tools import errors
 from polysketch_tools.errors import ToolError
 from polysketch_training.linearize.distillation import TARGETS, Recipe
-from polysketch_training.linearize.far import AFFINE_SQUARE
+from polysketch_training.linearize.far import KINDS as FAR_KINDS
 from polysketch_training.linearize.products import PRECISIONS, resolve
 from polysketch_training.linearize.scaling import Scaling, scaled_length, scaling_argument
 from polysketch_training.linearize.transfer import FarRecipe
@@ -94,9 +94,10 @@ def _add_layers(group) -> None:
 def _add_far(group) -> None:
     group.add_argument(
         "--far",
-        choices=(NONE, AFFINE_SQUARE),
+        choices=(NONE, *FAR_KINDS),
         default=NONE,
-        help="what layers with a window keep of older tokens; affine_square: squares of products of affine maps (default none)",
+        help="what layers with a window keep of older tokens; affine_square: squares of products of affine maps; linear: products of elu + 1"
+        " of affine maps (default none)",
     )
     group.add_argument("--far-size", type=positive, default=32, metavar="R", help="rows of a map, a multiple of 16 up to 128 (default 32)")
     group.add_argument(

@@ -3,8 +3,10 @@
 import dataclasses
 
 from polysketch_training.linearize.evaluation import MODELS, SCALED
+from polysketch_training.linearize.far import AFFINE_SQUARE, LINEAR
 from polysketch_training.linearize.sensitivity import Sensitivity
 
+_FAR_WORDS = {AFFINE_SQUARE: "squares of products", LINEAR: "products of elu + 1"}
 _STILL = 0.05  # of the gain: what may be missing where recall has stopped to grow
 
 
@@ -54,7 +56,7 @@ class Report:
         state = ""
         if self.far_layers:
             far = (
-                f"Tokens between have far parts in layers {', '.join(map(str, self.far_layers))}, squares of products of affine maps to {self.far['size']} numbers, whose weights shrink"
+                f"Tokens between have far parts in layers {', '.join(map(str, self.far_layers))}, {_FAR_WORDS[self.far['kind']]} of affine maps to {self.far['size']} numbers, whose weights shrink"
                 f" as {self.far['length']} / position after {self.far['length']} tokens."
             )
             state = f" The far parts keep {self.far_bytes * len(self.far_layers):,} bytes a sequence, whatever its length."

@@ -26,7 +26,7 @@ class FarRecipe:
 
     @property
     def shape(self) -> FarShape:
-        return FarShape(self.size, self.length)
+        return FarShape(self.kind, self.size, self.length)
 
 
 Attend = Callable[[FarPart | None], torch.Tensor]

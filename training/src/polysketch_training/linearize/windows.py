@@ -29,10 +29,15 @@ def visible(t: torch.Tensor, s: torch.Tensor, window: Window) -> torch.Tensor:
 
 @dataclasses.dataclass
 class Far:
-    """Rows of a far part: (q.k)^2 is the weight of a token that has left the window."""
+    """Rows of a far part: (q.k)^2, or q.k if they are features, is the weight of a token that has left the window."""
 
     q: torch.Tensor  # [B, H, n, r]
     k: torch.Tensor  # [B, Hkv, n, r]
+    squared: bool = True
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Of rows: [..., r] -> [..., features]"""
+        return _Squares.apply(x) if self.squared else x
 
 
 def attend(
@@ -113,21 +118,21 @@ class _Squares(torch.autograd.Function):
 
 
 def _with_far(cut: _Blocks, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, far: Far) -> torch.Tensor:
-    """One denominator for the exponentials of the window and the squares of what has left it. [B, blocks, Hkv, group * w, d]"""
+    """One denominator for the exponentials of the window and the weights of what has left it. [B, blocks, Hkv, group * w, d]"""
     with_one = F.pad(v, (0, 1), value=1.0)
     exact, product = sum_type(q.dtype), product_type(q)
     with torch.autocast(q.device.type, enabled=False):
         scores = (cut.rows(q.to(exact)) @ cut.columns(k.to(exact)).mT).masked_fill_(~mask, -torch.inf)
     not_sinks = (torch.arange(k.shape[2], device=k.device) >= cut.sinks)[:, None]
     far_q, far_k, values = cut.rows(far.q.to(product)), cut.own((far.k * not_sinks).to(product)), cut.own(with_one)
-    state = v.new_zeros(v.shape[0], cut.kv_heads, far.k.shape[-1] ** 2, with_one.shape[-1], dtype=exact)
+    state = v.new_zeros(v.shape[0], cut.kv_heads, far.k.shape[-1] ** (2 if far.squared else 1), with_one.shape[-1], dtype=exact)
     parts = [far_q.new_zeros(*far_q[:, :2].shape[:-1], with_one.shape[-1])]
     for begin in range(2, cut.count, BLOCKS_AT_ONCE):
         end = min(begin + BLOCKS_AT_ONCE, cut.count)
         left = slice(begin - 2, end - 2)  # blocks that leave the window, each as one of [begin, end) begins
-        states = state[:, None] + (_Squares.apply(far_k[:, left]).mT @ values[:, left]).to(exact).cumsum(1)
+        states = state[:, None] + (far.features(far_k[:, left]).mT @ values[:, left]).to(exact).cumsum(1)
         state = states[:, -1]
-        parts.append(_Squares.apply(far_q[:, begin:end]) @ states)
+        parts.append(far.features(far_q[:, begin:end]) @ states)
     far_sums = torch.cat(parts, 1).to(exact)
     shift = torch.maximum(scores.detach().amax(-1, keepdim=True), far_sums.detach()[..., -1:].log())
     near_sums = scores.sub_(shift).exp_() @ cut.columns(with_one)
