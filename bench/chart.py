@@ -8,7 +8,7 @@ import pathlib
 WIDTH, HEIGHT, GAP = 460, 320, 40  # of a panel, and the room between panels
 COLOURS = (
     "#1b6ca8", "#c8553d", "#588157", "#8e6c8a", "#b08900", "#2a9d8f", "#6d4c41", "#d81b60", "#5c6bc0", "#7a7a7a",
-    "#9e9d24", "#00838f", "#f06292",
+    "#9e9d24", "#00838f", "#f06292", "#37474f", "#a1887f", "#4caf50", "#7b1fa2", "#ff7043", "#455a64", "#afb42b",
 )  # fmt: skip
 LEGEND_COLUMN, LEGEND_ROW = 240, 18
 GRID, FRAME, TEXT = "#dddddd", "#999999", "#444444"

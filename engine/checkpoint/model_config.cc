@@ -54,7 +54,8 @@ void CheckLayer(const ModelConfig& config, const LayerConfig& layer, FieldReader
   const auto kind = [&] {
     return StrCat("attention \"", AttentionKindName(layer.attention), "\"");
   };
-  if (layer.power % 2 != 0 && !layer.has_coefficients())
+  // A power of the dot product must not be negative. Kinds whose weights are not have odd degrees too.
+  if (layer.power % 2 != 0 && layer.traits().min_power % 2 == 0)
     fields.Fail("power", StrCat("expected an even number, found ", layer.power));
   if (layer.is_random_sketch() &&
       (layer.power < 4 || !std::has_single_bit(static_cast<unsigned>(layer.power)))) {

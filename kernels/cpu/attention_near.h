@@ -154,7 +154,13 @@ static void WeighRow(const NearWeight& weight, const Decay& decay, float top, in
       WeighLanes(
           PS_LAMBDA(x) { return PolynomialSquare(weight, x); }, decay, limit, scores, lanes);
       return;
-    default:
+    case AttentionKind::kPolynomial:
+    case AttentionKind::kRandomSketch:
+    case AttentionKind::kLearnedSketch:
+    case AttentionKind::kRandomSketchMixed:
+    case AttentionKind::kLearnedSketchMixed:
+    case AttentionKind::kSymmetricPower:
+    case AttentionKind::kAffineSquare:
       break;
   }
   // Models use powers 2 and 4; other powers take a loop over the bits of the power.

@@ -84,7 +84,12 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
     case AttentionKind::kPerformer:
       shape.near_power = 1;
       break;
-    default:
+    case AttentionKind::kRandomSketch:
+    case AttentionKind::kLearnedSketch:
+    case AttentionKind::kRandomSketchMixed:
+    case AttentionKind::kLearnedSketchMixed:
+    case AttentionKind::kSymmetricPower:
+    case AttentionKind::kAffineSquare:
       shape.near_power = NearPower(spec);
   }
   shape.stabilizer = spec.stabilizer;

@@ -80,7 +80,7 @@ inline AttentionSpec MakeSpec(AttentionKind kind, int heads, int head_dim, int s
     spec.alpha = 0.25f;
     spec.beta = 1.5f;
   }
-  if (kind == AttentionKind::kLinear) spec.num_features = head_dim;
+  if (spec.traits().far == FarRows::kFeatures) spec.num_features = head_dim;
   if (kind == AttentionKind::kPerformer) spec.num_features = size;
   spec.stabilizer = spec.traits().stabilizer;
   return spec;

@@ -78,7 +78,7 @@ void ExpectDefinition(Backend& backend, bool splits, const AttentionSpec& spec,
 std::vector<int> PowersOf(AttentionKind kind) {
   if (kind == AttentionKind::kPolynomial) return {2, 4, 8};
   if (kind == AttentionKind::kPolynomialSquare) return {1, 2, 3, 8};
-  return {4};
+  return {TraitsOf(kind).default_power};
 }
 
 TEST_P(AttentionTest, IsItsDefinition) {
