@@ -107,8 +107,9 @@ TEST_F(AttentionOutputTest, MixedSketchesHaveTheBitsOfTheirOps) {
     bool gated;
   };
   const Case cases[] = {
-      {1, 64, 32, 80, 170, StateFormat::kBf16, false},  // warpgroups
-      {1, 64, 32, 80, 170, StateFormat::kBf16, true},
+      {2, 64, 32, 80, 170, StateFormat::kBf16, false},  // warpgroups
+      {2, 64, 32, 80, 170, StateFormat::kBf16, true},
+      {2, 64, 32, 80, 190, StateFormat::kBf16, false},  // and few rows in the last block
       {2, 32, 16, 40, 100, StateFormat::kBf16, false},  // few rows from the start of a block on
       {1, 128, 16, 24, 60, StateFormat::kBf16, false},
       {1, 32, 8, 24, 60, StateFormat::kBf16, false},
