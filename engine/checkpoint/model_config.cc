@@ -54,7 +54,7 @@ void CheckLayer(const ModelConfig& config, const LayerConfig& layer, FieldReader
   const auto kind = [&] {
     return StrCat("attention \"", AttentionKindName(layer.attention), "\"");
   };
-  // A power of the dot product must not be negative. Kinds whose weights are not have odd degrees too.
+  // Odd powers of dot products may be negative. Kinds of odd degree have weights that are not.
   if (layer.power % 2 != 0 && layer.traits().min_power % 2 == 0)
     fields.Fail("power", StrCat("expected an even number, found ", layer.power));
   if (layer.is_random_sketch() &&

@@ -92,9 +92,8 @@ class HttpConnection final : public ResponseWriter,
   boost::asio::steady_timer gone_timer_;
   boost::asio::steady_timer read_timer_;
   Status cut_;  // why the server has ended the reads of this request; OK: it has not
-  std::optional<RunningRequest>
-      awaited_;         // a request that a drain has ended, until its client left
-  TimePoint probe_at_;  // of a client that sends no more; none: it may
+  std::optional<RunningRequest> awaited_;  // from EndWait to the end of the connection
+  TimePoint probe_at_;                     // of a client that sends no more; none: it may
   HeadScanner head_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   HttpRequest request_;                       // from its head until its exchange

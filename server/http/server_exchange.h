@@ -39,6 +39,7 @@ class ServerExchange final : public HttpExchange,
   // `body_memory` holds the body. `loop` outlives the exchange.
   ServerExchange(HttpLoop* loop, std::shared_ptr<ResponseWriter> writer, HttpRequest request,
                  HeldMemory body_memory, Form form);
+
   const HttpRequest& request() const override { return request_; }
   void Reply(int status, std::string_view content_type, std::string body,
              HttpHeaders headers) override;
