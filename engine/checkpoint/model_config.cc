@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "engine/checkpoint/field_reader.h"
+#include "engine/checkpoint/json_field_reader.h"
 #include "engine/checkpoint/strict_json.h"
 
 namespace polysketch {
@@ -18,7 +18,6 @@ using nlohmann::json;
 // that has what it needs, so that earlier servers read it.
 constexpr int kFirstVersion = 1, kSecondVersion = 2, kThirdVersion = 3, kFourthVersion = 4;
 constexpr std::string_view kArchitecture = "polysketchformer";
-constexpr char kConfigFile[] = "config.json";
 constexpr int kMaxSketchSize = 256;
 constexpr double kMaxPolynomialTerm = 1e6;  // |alpha| and beta
 constexpr int kMaxWindow = 1 << 28;
@@ -49,7 +48,7 @@ std::string AllKindNames() {
 }
 
 // Checks conditions between the fields of a layer. config: with the sizes of the model.
-void CheckLayer(const ModelConfig& config, const LayerConfig& layer, FieldReader& fields) {
+void CheckLayer(const ModelConfig& config, const LayerConfig& layer, JsonFieldReader& fields) {
   const int d = config.head_dim();
   const auto kind = [&] {
     return StrCat("attention \"", AttentionKindName(layer.attention), "\"");
@@ -92,7 +91,7 @@ void CheckLayer(const ModelConfig& config, const LayerConfig& layer, FieldReader
 }
 
 // Checks conditions between the fields of a model.
-void CheckModel(const ModelConfig& config, FieldReader& fields) {
+void CheckModel(const ModelConfig& config, JsonFieldReader& fields) {
   if (config.emb_dim % config.num_heads != 0 || config.head_dim() % 2 != 0) {
     fields.Fail("num_heads", StrCat("expected emb_dim / num_heads to be an even integer, found ",
                                     config.emb_dim, " / ", config.num_heads));
@@ -110,7 +109,7 @@ void CheckModel(const ModelConfig& config, FieldReader& fields) {
 
 // Checks that the version has what a layer uses. config: with what the model uses beside it.
 void CheckVersion(const ModelConfig& config, const LayerConfig& layer, int version,
-                  FieldReader& fields) {
+                  JsonFieldReader& fields) {
   if (layer.has_coefficients() && version < kThirdVersion) {
     fields.Fail("format_version",
                 StrCat("expected ", kThirdVersion, " for attention \"",
@@ -132,7 +131,7 @@ void CheckVersion(const ModelConfig& config, const LayerConfig& layer, int versi
 }
 
 // Reads the fields of a layer. config: with the sizes of the model.
-LayerConfig ReadLayer(const ModelConfig& config, FieldReader& fields) {
+LayerConfig ReadLayer(const ModelConfig& config, JsonFieldReader& fields) {
   LayerConfig layer;
   const std::string kind_name = fields.String("attention", false);
   if (const auto kind = AttentionKindOf(kind_name)) {
@@ -176,7 +175,7 @@ LayerConfig ReadLayer(const ModelConfig& config, FieldReader& fields) {
 }
 
 // Reads `layers`: for each layer an object of the fields that differ from those of the model.
-void ReadLayers(const json& object, std::string_view source, int version, FieldReader& fields,
+void ReadLayers(const json& object, std::string_view source, int version, JsonFieldReader& fields,
                 ModelConfig* config) {
   const json* layers = fields.Find("layers");
   if (layers == nullptr || !fields.status().ok()) return;
@@ -201,7 +200,7 @@ void ReadLayers(const json& object, std::string_view source, int version, FieldR
       return fields.Fail(name, StrCat("expected an object, found ", DescribeJson(own)));
     json merged = shared;
     merged.update(own);
-    FieldReader of_layer(merged, source, FieldReader::Null::kWrong, name + ".");
+    JsonFieldReader of_layer(merged, source, JsonFieldReader::Null::kWrong, name + ".");
     config->layers.push_back(ReadLayer(*config, of_layer));
     of_layer.CheckUnknown();
     if (of_layer.status().ok()) CheckLayer(*config, config->layers.back(), of_layer);
@@ -215,7 +214,7 @@ void ReadLayers(const json& object, std::string_view source, int version, FieldR
 Result<ModelConfig> ModelConfig::FromJson(const json& object, std::string_view source) {
   if (!object.is_object())
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
-  FieldReader fields(object, source);
+  JsonFieldReader fields(object, source);
   const int version = fields.Int("format_version", kFirstVersion, kFourthVersion);
   if (const std::string found = fields.String("architecture", false); found != kArchitecture) {
     fields.Fail("architecture",

@@ -28,7 +28,7 @@ Result<json> ParseConfigJson(std::string_view text, std::string_view what) {
 }
 
 Result<json> ReadConfigJson(const ModelFolder& folder) {
-  return ReadStrictJson(folder, "config.json", kMaxConfigBytes, kMaxConfigDepth);
+  return ReadStrictJson(folder, kConfigFile, kMaxConfigBytes, kMaxConfigDepth);
 }
 
 std::string DescribeJson(const json& value) {

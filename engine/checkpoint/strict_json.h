@@ -12,6 +12,8 @@
 
 namespace polysketch {
 
+inline constexpr char kConfigFile[] = "config.json";
+
 // Parses `text` by ParseJson, without duplicate keys. The message of an error begins with `what` (a
 // file name).
 Result<nlohmann::json> ParseStrictJson(std::string_view text, std::string_view what, int max_depth);
@@ -20,7 +22,7 @@ Result<nlohmann::json> ParseStrictJson(std::string_view text, std::string_view w
 Result<nlohmann::json> ReadStrictJson(const ModelFolder& folder, const std::string& name,
                                       size_t max_bytes, int max_depth);
 
-// The same of config.json, within its limits.
+// The same of kConfigFile, within its limits.
 Result<nlohmann::json> ParseConfigJson(std::string_view text, std::string_view what);
 Result<nlohmann::json> ReadConfigJson(const ModelFolder& folder);
 

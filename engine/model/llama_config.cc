@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "base/bounded_json.h"
 #include "base/check.h"
-#include "engine/checkpoint/field_reader.h"
+#include "engine/checkpoint/json_field_reader.h"
 #include "engine/checkpoint/strict_json.h"
 #include "engine/model/llama_weights.h"
 #include "engine/model/model_format.h"
@@ -166,7 +167,7 @@ class LlamaConfigReader {
  public:
   LlamaConfigReader(const json& config, std::string_view source, const Family& family)
       : config_(config),
-        fields_(config, source, FieldReader::Null::kMissing),
+        fields_(config, source, JsonFieldReader::Null::kMissing),
         source_(source),
         family_(family) {}
 
@@ -191,9 +192,9 @@ class LlamaConfigReader {
     return field != config_.end() && field->is_null();
   }
 
-  void CheckOnly(const OnlyValue& only, FieldReader* fields) {
+  void CheckOnly(const OnlyValue& only, JsonFieldReader* fields) {
     const json* value = fields->Find(only.name);
-    if (value == nullptr || *value == json::parse(only.value)) return;
+    if (value == nullptr || *value == *ParseJson(only.value)) return;
     fields->Fail(only.name, StrCat("expected ", only.reason, ", found ", DescribeJson(*value)));
   }
 
@@ -309,14 +310,14 @@ class LlamaConfigReader {
       return fields_.Fail(StrCat(name, ".", Abbreviate(key)),
                           StrCat("expected one RoPE for all layers, found ", DescribeJson(value)));
     }
-    FieldReader rope(parameters != nullptr ? *parameters : none, source_,
-                     FieldReader::Null::kMissing, StrCat(name, "."));
+    JsonFieldReader rope(parameters != nullptr ? *parameters : none, source_,
+                         JsonFieldReader::Null::kMissing, StrCat(name, "."));
     Scale(rope.Number("rope_theta", 1, 1e12, theta), &rope);
     fields_.Fail(rope.status());
     LayersWithoutRope();
   }
 
-  void Scale(double theta, FieldReader* rope) {
+  void Scale(double theta, JsonFieldReader* rope) {
     CheckOnly({"partial_rotary_factor", "1.0", "1: RoPE rotates whole heads"}, rope);
     std::string type = rope->String("rope_type", true);
     const std::string older = rope->String("type", true);
@@ -341,7 +342,7 @@ class LlamaConfigReader {
   }
 
   // Long waves are slowed by `factor`, short ones stay, and those between are mixed.
-  void ScaleAsLlama3(FieldReader* rope) {
+  void ScaleAsLlama3(JsonFieldReader* rope) {
     const double factor = rope->Number("factor", 1, 1e6);
     const double low = rope->Number("low_freq_factor", 1e-3, 1e6);
     const double high = rope->Number("high_freq_factor", 1e-3, 1e6);
@@ -499,7 +500,7 @@ class LlamaConfigReader {
   }
 
   const json& config_;
-  FieldReader fields_;
+  JsonFieldReader fields_;
   const std::string_view source_;
   const Family& family_;
   ModelSpec spec_;

@@ -11,8 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kConfigFile[] = "config.json";
-
 struct ModelFormat {
   std::string_view architecture;  // of "architectures" in Hugging Face's formats
   std::string_view model_type;

@@ -10,15 +10,15 @@ namespace polysketch {
 namespace {
 
 // Vectors that are rotated together: lanes of the loops below.
-constexpr int64_t kLanes = 16;
+constexpr int64_t kRotationLanes = 16;
 // Fixed: another seed is another function of the same weights, within rounding.
 constexpr uint64_t kSeed = 1;
 
-// Multiplies the axis of `size` elements, `stride` apart, of `rows` rows [kLanes] by the matrix of
+// Multiplies the axis of `size` elements, `stride` apart, of `rows` rows [kRotationLanes] by the matrix of
 // a factor, without the 1 / sqrt(2) of 2.
 void Reflect(int64_t rows, int64_t size, int64_t stride, double* x) {
-  const int64_t width = stride * kLanes;  // doubles from an element to the next
-  for (int64_t first = 0; first < rows * kLanes; first += size * width) {
+  const int64_t width = stride * kRotationLanes;  // doubles from an element to the next
+  for (int64_t first = 0; first < rows * kRotationLanes; first += size * width) {
     for (int64_t i = first; i < first + width; ++i) {
       if (size == 2) {
         const double a = x[i], b = x[i + width];
@@ -61,12 +61,12 @@ void ResidualRotation::Rotate(std::span<float> values, int64_t vector_stride,
   std::vector<double> multipliers = signs_;
   for (size_t k = 0; k < scale.size(); ++k) multipliers[k] *= static_cast<double>(scale[k]);
   const auto rotate = [&](int64_t block, int /*thread*/) {
-    const int64_t begin = block * kLanes, lanes = std::min(kLanes, count - begin);
+    const int64_t begin = block * kRotationLanes, lanes = std::min(kRotationLanes, count - begin);
     float* const first = values.data() + begin * vector_stride;
-    std::vector<double> x(static_cast<size_t>(D * kLanes));  // [D, kLanes]
+    std::vector<double> x(static_cast<size_t>(D * kRotationLanes));  // [D, kRotationLanes]
     for (int64_t k = 0; k < D; ++k) {
       for (int64_t lane = 0; lane < lanes; ++lane) {
-        x[static_cast<size_t>(k * kLanes + lane)] =
+        x[static_cast<size_t>(k * kRotationLanes + lane)] =
             static_cast<double>(first[lane * vector_stride + k * element_stride]) *
             multipliers[static_cast<size_t>(k)];
       }
@@ -79,11 +79,11 @@ void ResidualRotation::Rotate(std::span<float> values, int64_t vector_stride,
     for (int64_t k = 0; k < D; ++k) {
       for (int64_t lane = 0; lane < lanes; ++lane) {
         first[lane * vector_stride + k * element_stride] =
-            static_cast<float>(x[static_cast<size_t>(k * kLanes + lane)]);
+            static_cast<float>(x[static_cast<size_t>(k * kRotationLanes + lane)]);
       }
     }
   };
-  const int64_t blocks = (count + kLanes - 1) / kLanes;
+  const int64_t blocks = (count + kRotationLanes - 1) / kRotationLanes;
   if (pool != nullptr) return pool->ParallelFor(blocks, rotate);
   for (int64_t block = 0; block < blocks; ++block) rotate(block, 0);
 }

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/checkpoint/field_reader.h"
+#include "engine/checkpoint/json_field_reader.h"
 #include "engine/checkpoint/strict_json.h"
 #include "engine/sampler/sampling_params.h"
 
@@ -17,13 +17,13 @@ using nlohmann::json;
 
 constexpr char kFile[] = "generation_config.json";
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
-constexpr int kMaxDepth = 16;
+constexpr int kMaxGenerationConfigDepth = 16;
 constexpr size_t kMaxEosIds = 256;
 
 class SamplingReader {
  public:
   SamplingReader(const json& object, std::string_view source)
-      : fields_(object, source, FieldReader::Null::kMissing), source_(source) {}
+      : fields_(object, source, JsonFieldReader::Null::kMissing), source_(source) {}
 
   // `*value` keeps its default without the field.
   void Number(const char* name, const ParameterRange& range, float* value) {
@@ -66,7 +66,7 @@ class SamplingReader {
     Fail(StrCat(name, ": expected ", expected, ", found ", DescribeJson(found)));
   }
 
-  FieldReader fields_;
+  JsonFieldReader fields_;
   const std::string_view source_;
 };
 
@@ -74,7 +74,8 @@ class SamplingReader {
 
 Result<GenerationConfig> GenerationConfig::Parse(std::string_view json_text,
                                                  std::string_view source, int vocab_size) {
-  PS_ASSIGN_OR_RETURN(const json object, ParseStrictJson(json_text, source, kMaxDepth));
+  PS_ASSIGN_OR_RETURN(const json object,
+                      ParseStrictJson(json_text, source, kMaxGenerationConfigDepth));
   if (!object.is_object())
     return InvalidArgument(source, ": expected an object, found ", DescribeJson(object));
   GenerationConfig config;

@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::system_clock;
 
-constexpr std::string_view kMagic = "PSKSESS2";
+constexpr std::string_view kRecordMagic = "PSKSESS2";
 constexpr size_t kHeadBytes = 8 + 1 + 8 + 8 + 8 + sizeof(ContentHash);
 constexpr size_t kBlocksHeadBytes = kHeadBytes + 8;  // with SessionHead::block_bytes
 static_assert(kBlocksHeadBytes <= kStoredHeadBytes);
@@ -37,7 +37,7 @@ std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& code
                           const ByteBuffer* rest) {
   const SessionHead& head = record.head;
   PS_CHECK(head.tokens == (record.snapshot == nullptr ? 0 : record.snapshot->tokens()));
-  FieldWriter fields(kMagic);
+  FieldWriter fields(kRecordMagic);
   const int64_t block_bytes = CountBytes(record.groups);
   PS_CHECK((rest != nullptr) == (block_bytes > 0));
   const auto keep =
@@ -60,13 +60,13 @@ std::string EncodeSession(const SessionRecord& record, const SnapshotCodec& code
 }
 
 Result<SessionHead> DecodeSessionHead(std::string_view bytes) {
-  if (bytes.size() < kHeadBytes || !bytes.starts_with(kMagic)) {
+  if (bytes.size() < kHeadBytes || !bytes.starts_with(kRecordMagic)) {
     return DataLoss("session: expected the record of one, found ", bytes.size(),
                     " bytes of something else");
   }
-  const bool has_blocks = (static_cast<uint8_t>(bytes[kMagic.size()]) & kHasBlocks) != 0;
+  const bool has_blocks = (static_cast<uint8_t>(bytes[kRecordMagic.size()]) & kHasBlocks) != 0;
   const size_t size = has_blocks ? kBlocksHeadBytes : kHeadBytes;
-  FieldReader fields(bytes.substr(kMagic.size(), size - kMagic.size()));
+  FieldReader fields(bytes.substr(kRecordMagic.size(), size - kRecordMagic.size()));
   SessionHead head;
   uint8_t keep = 0;
   int64_t ttl = 0, created = 0;

@@ -15,7 +15,7 @@
 namespace polysketch {
 namespace {
 
-constexpr std::string_view kMagic = "PSKSNAP\n";
+constexpr std::string_view kSnapshotMagic = "PSKSNAP\n";
 // Version 2: the state has the sums of a decay gate. Files without them keep version 1, so that
 // earlier servers read them.
 constexpr uint32_t kVersion = 1, kGateVersion = 2;
@@ -113,11 +113,11 @@ struct SectionTable {
 
 // Returns the section table after its checksum was verified.
 Result<SectionTable> ReadTable(std::string_view file) {
-  if (file.size() < kHeaderBytes || !file.starts_with(kMagic)) {
+  if (file.size() < kHeaderBytes || !file.starts_with(kSnapshotMagic)) {
     return DataLoss("snapshot: expected the beginning of one, found ", file.size(),
                     " bytes of something else");
   }
-  FieldReader header(file.substr(kMagic.size()));
+  FieldReader header(file.substr(kSnapshotMagic.size()));
   uint32_t version = 0, count = 0;
   uint64_t size = 0, checksum = 0;
   header(version, count, size, checksum);
@@ -213,7 +213,7 @@ std::string EncodeFile(uint32_t version, const Snapshot& snapshot, const Snapsho
       [&] { EncodeState(state.write, state.bytes, encoding, &file); });
   if (last_bytes != nullptr) add_bytes(last, *last_bytes);
   const std::string entries = std::move(table).Take();
-  FieldWriter header(kMagic);
+  FieldWriter header(kSnapshotMagic);
   header(version, static_cast<uint32_t>(sections), uint64_t{file.size()});
   std::string head = std::move(header).Take();
   FieldWriter checksum;

@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
-constexpr size_t kMaxConfigBytes = size_t{4} << 20;
-constexpr int kMaxConfigDepth = 16;
+constexpr size_t kMaxTokenizerConfigBytes = size_t{4} << 20;
+constexpr int kMaxTokenizerConfigDepth = 16;
 
 // A token of tokenizer_config.json: its text, or an object with its content; empty: none.
 Result<std::string> SpecialToken(const json& config, const char* name, const std::string& source) {
@@ -53,8 +53,8 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizerJson(const ModelFolder& folder,
   json config = json::object();
   const std::string config_path = folder.PathOf(kTokenizerConfigFile);
   if (folder.Has(kTokenizerConfigFile)) {
-    PS_ASSIGN_OR_RETURN(
-        config, ReadStrictJson(folder, kTokenizerConfigFile, kMaxConfigBytes, kMaxConfigDepth));
+    PS_ASSIGN_OR_RETURN(config, ReadStrictJson(folder, kTokenizerConfigFile,
+                                               kMaxTokenizerConfigBytes, kMaxTokenizerConfigDepth));
     if (!config.is_object())
       return InvalidArgument(config_path, ": expected an object, found ", DescribeJson(config));
   }

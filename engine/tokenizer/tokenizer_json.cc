@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxDepth = 32;
+constexpr int kMaxTokenizerDepth = 32;
 constexpr size_t kMaxGrowth = 1024;  // bytes that a normalizer makes of one
 constexpr size_t kMaxMessageBytes = 300;
 constexpr int64_t kMaxFreeIds = 1 << 20;  // below the largest id; pieces are stored by id
@@ -511,7 +511,7 @@ class Reader {
 }  // namespace
 
 Result<TokenizerJson> ParseTokenizerJson(std::string_view text, const std::string& source) {
-  PS_ASSIGN_OR_RETURN(const json root, ParseStrictJson(text, source, kMaxDepth));
+  PS_ASSIGN_OR_RETURN(const json root, ParseStrictJson(text, source, kMaxTokenizerDepth));
   return Reader(root, source).Read();
 }
 

@@ -17,15 +17,15 @@ namespace polysketch {
 std::optional<int> IntIn(const nlohmann::json& value, int low, int high);
 
 // After the first error later reads do nothing.
-class FieldReader {
+class JsonFieldReader {
  public:
   // What a field of null is: a wrong value, or a missing one.
   enum class Null { kWrong, kMissing };
 
   // `object`, which outlives the reader, is an object. Messages begin with `source`; the names of
   // fields in them begin with `prefix`.
-  FieldReader(const nlohmann::json& object, std::string_view source, Null null = Null::kWrong,
-              std::string_view prefix = "")
+  JsonFieldReader(const nlohmann::json& object, std::string_view source, Null null = Null::kWrong,
+                  std::string_view prefix = "")
       : object_(object), source_(source), prefix_(prefix), null_(null) {}
 
   // `fallback` empty: the field is required.

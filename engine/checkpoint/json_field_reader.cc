@@ -1,4 +1,4 @@
-#include "engine/checkpoint/field_reader.h"
+#include "engine/checkpoint/json_field_reader.h"
 
 #include <nlohmann/json.hpp>
 
@@ -18,7 +18,7 @@ std::optional<int> IntIn(const json& value, int low, int high) {
   return in_range ? std::optional(value.get<int>()) : std::nullopt;
 }
 
-int FieldReader::Int(const char* name, int low, int high, std::optional<int> fallback) {
+int JsonFieldReader::Int(const char* name, int low, int high, std::optional<int> fallback) {
   const json* value = Find(name, fallback.has_value());
   if (value == nullptr) return fallback.value_or(low);
   if (const std::optional<int> found = IntIn(*value, low, high)) return *found;
@@ -27,8 +27,8 @@ int FieldReader::Int(const char* name, int low, int high, std::optional<int> fal
   return low;
 }
 
-double FieldReader::Number(const char* name, double low, double high,
-                           std::optional<double> fallback) {
+double JsonFieldReader::Number(const char* name, double low, double high,
+                               std::optional<double> fallback) {
   const json* value = Find(name, fallback.has_value());
   if (value == nullptr) return fallback.value_or(low);
   const bool in_range =
@@ -41,7 +41,7 @@ double FieldReader::Number(const char* name, double low, double high,
   return value->get<double>();
 }
 
-bool FieldReader::Bool(const char* name, bool fallback) {
+bool JsonFieldReader::Bool(const char* name, bool fallback) {
   const json* value = Find(name, true);
   if (value == nullptr) return fallback;
   if (!value->is_boolean()) {
@@ -51,7 +51,7 @@ bool FieldReader::Bool(const char* name, bool fallback) {
   return value->get<bool>();
 }
 
-std::string FieldReader::String(const char* name, bool optional) {
+std::string JsonFieldReader::String(const char* name, bool optional) {
   const json* value = Find(name, optional);
   if (value == nullptr) return "";
   if (!value->is_string()) {
@@ -61,7 +61,7 @@ std::string FieldReader::String(const char* name, bool optional) {
   return value->get<std::string>();
 }
 
-std::vector<int> FieldReader::Ints(const char* name, int low, int high, size_t max_count) {
+std::vector<int> JsonFieldReader::Ints(const char* name, int low, int high, size_t max_count) {
   const json* value = Find(name, true);
   if (value == nullptr) return {};
   const json list = value->is_array() ? *value : json::array({*value});
@@ -81,7 +81,7 @@ std::vector<int> FieldReader::Ints(const char* name, int low, int high, size_t m
   return ints;
 }
 
-std::vector<std::string> FieldReader::Strings(const char* name, size_t max_count) {
+std::vector<std::string> JsonFieldReader::Strings(const char* name, size_t max_count) {
   const json* value = Find(name, true);
   if (value == nullptr) return {};
   if (!value->is_array() || value->size() > max_count) {
@@ -101,12 +101,12 @@ std::vector<std::string> FieldReader::Strings(const char* name, size_t max_count
   return strings;
 }
 
-void FieldReader::Fail(std::string_view name, std::string_view message) {
+void JsonFieldReader::Fail(std::string_view name, std::string_view message) {
   if (status_.ok())
     status_ = InvalidArgument(source_, ": field \"", prefix_, name, "\": ", message);
 }
 
-void FieldReader::CheckUnknown() {
+void JsonFieldReader::CheckUnknown() {
   for (const auto& [name, value] : object_.items()) {
     if (read_.contains(name)) continue;
     status_ = InvalidArgument(source_, ": unknown field \"", prefix_, Abbreviate(name), "\"");
@@ -114,7 +114,7 @@ void FieldReader::CheckUnknown() {
   }
 }
 
-const json* FieldReader::Find(const char* name, bool optional) {
+const json* JsonFieldReader::Find(const char* name, bool optional) {
   read_.insert(name);
   if (!status_.ok()) return nullptr;
   const auto it = object_.find(name);
