@@ -115,7 +115,7 @@ void HttpConnection::RefusePlainHttp() {
   static constexpr std::string_view kText =
       "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n"
       "expected TLS (https://), found HTTP without TLS\n";
-  asio::async_write(stream_.tcp(), asio::buffer(kText),
+  asio::async_write(stream_.bytes(), asio::buffer(kText),
                     [self = shared_from_this()](error_code error, size_t) {
                       error ? self->Close() : self->LingerOnTcp();
                     });
@@ -173,13 +173,13 @@ void HttpConnection::ReadHead() {
   const Result<size_t> found = head_.Find(bytes());
   if (!found.ok()) return Refuse(found.status());
   if (*found > 0) return OnHead(*found);
-  stream_.async_read_some(buffer_.prepare(kReadBytes),
-                          [self = shared_from_this()](error_code error, size_t size) {
-                            if (!self->stream_.socket().is_open()) return;
-                            self->buffer_.commit(size);
-                            if (error || !self->cut_.ok()) return self->OnReadError(error);
-                            self->ReadHead();
-                          });
+  stream_.ReadSome(buffer_.prepare(kReadBytes),
+                   [self = shared_from_this()](error_code error, size_t size) {
+                     if (!self->stream_.socket().is_open()) return;
+                     self->buffer_.commit(size);
+                     if (error || !self->cut_.ok()) return self->OnReadError(error);
+                     self->ReadHead();
+                   });
 }
 
 void HttpConnection::OnReadError(error_code error) {
@@ -413,16 +413,16 @@ void HttpConnection::WriteSome() {
   }
   busy_ = true;
   stream_.tcp().expires_after(loop_->limits.write_timeout);
-  stream_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
-                           [self = shared_from_this()](error_code error, size_t bytes) {
-                             if (error || !self->stream_.socket().is_open()) return self->Close();
-                             self->written_ += bytes;
-                             self->stream_.tcp().expires_never();
-                             const std::shared_ptr<ServerExchange> exchange = self->exchange_;
-                             if (exchange == nullptr) return;
-                             exchange->OnSent(bytes);
-                             if (self->exchange_ != nullptr) self->WriteSome();
-                           });
+  stream_.WriteSome(asio::buffer(writing_.data() + written_, writing_.size() - written_),
+                    [self = shared_from_this()](error_code error, size_t bytes) {
+                      if (error || !self->stream_.socket().is_open()) return self->Close();
+                      self->written_ += bytes;
+                      self->stream_.tcp().expires_never();
+                      const std::shared_ptr<ServerExchange> exchange = self->exchange_;
+                      if (exchange == nullptr) return;
+                      exchange->OnSent(bytes);
+                      if (self->exchange_ != nullptr) self->WriteSome();
+                    });
 }
 
 void HttpConnection::EndOfResponse() {
@@ -454,13 +454,12 @@ void HttpConnection::LingerOnTcp() {
   error_code ignored;
   if (lingered_ == 0) stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
   buffer_.clear();
-  stream_.tcp().async_read_some(buffer_.prepare(size_t{16} << 10),
-                                [self = shared_from_this()](error_code error, size_t bytes) {
-                                  self->lingered_ += bytes;
-                                  if (error || self->lingered_ > kMaxLingerBytes)
-                                    return self->Close();
-                                  self->LingerOnTcp();
-                                });
+  stream_.bytes().ReadSome(buffer_.prepare(size_t{16} << 10),
+                           [self = shared_from_this()](error_code error, size_t bytes) {
+                             self->lingered_ += bytes;
+                             if (error || self->lingered_ > kMaxLingerBytes) return self->Close();
+                             self->LingerOnTcp();
+                           });
 }
 
 void HttpConnection::Close() {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "polysketch_build_info.h"
 #include "server/http/http_errors.h"
 #include "server/http/json_text.h"
@@ -69,7 +70,7 @@ std::string StatusPage::StatusJson() const {
     options.always_print_primitive_fields = true;
     std::string text;
     if (google::protobuf::util::MessageToJsonString(model->description, &text, options).ok()) {
-      json["model"] = Json::parse(text);
+      json["model"] = *ParseJson<Json>(text);
     }
     json["state_store"] = model->sessions->options().store != nullptr;
   }
