@@ -12,7 +12,7 @@
 namespace polysketch::bench {
 namespace {
 
-constexpr int kPasses = 9;
+constexpr int kProductPasses = 9;
 constexpr int kSteps = 20000;
 // Independent accumulators: more than latency times throughput of any known core needs.
 constexpr int kChains = 16;
@@ -83,7 +83,7 @@ double Rate(ThreadPool* pool, void (*loop)(), double operations) {
   constexpr int kLoops = 16;  // per thread
   const int64_t tasks = int64_t{kLoops} * pool->threads();
   std::vector<double> rates;
-  for (int pass = 0; pass < kPasses; ++pass) {
+  for (int pass = 0; pass < kProductPasses; ++pass) {
     const Stopwatch watch;
     pool->ParallelFor(tasks, [&](int64_t, int) { loop(); });
     rates.push_back(static_cast<double>(tasks) * operations / watch.Seconds());

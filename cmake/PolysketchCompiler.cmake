@@ -26,11 +26,20 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>" "$<$<COMPILE_
 # Libraries ask for it one by one; a precompiled header is used by files that are compiled with the same options.
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-pthread>")
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ collects garbage from 128 MiB on by default. Without it, it takes a twelfth less time and an eighth more memory.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=1000000>")
+endif()
+
 if(POLYSKETCH_SANITIZE)
   add_compile_options("-fsanitize=${POLYSKETCH_SANITIZE}")
   add_link_options("-fsanitize=${POLYSKETCH_SANITIZE}")
   if(POLYSKETCH_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT POLYSKETCH_SANITIZE_POINTERS)
+      # Half of the time of compiling kernels, a fifth of the rest. ASan sees what a bad pointer reads and writes.
+      add_compile_options(-fno-sanitize=null,object-size,pointer-overflow)
+    endif()
   endif()
   if(POLYSKETCH_FUZZ)
     add_compile_options(-fsanitize=fuzzer-no-link)  # coverage; tests/fuzz links libFuzzer

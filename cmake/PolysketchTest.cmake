@@ -61,9 +61,6 @@ function(polysketch_quick_to_compile target)
   if(NOT POLYSKETCH_SANITIZE)
     # At -O1, g++ 12 warns of bounds within std::string.
     target_compile_options(${target} PRIVATE -O1 -g0 -Wno-array-bounds -Wno-stringop-overflow)
-  elseif(POLYSKETCH_SANITIZE MATCHES "undefined")
-    # A third of the time of compiling a test. ASan sees what a bad pointer reads; what is tested keeps all checks.
-    target_compile_options(${target} PRIVATE -fno-sanitize=null,object-size,pointer-overflow)
   endif()
 endfunction()
 
@@ -97,6 +94,7 @@ function(polysketch_test name)
   else()
     polysketch_share_precompiled(${name} polysketch_test_headers)
   endif()
+  polysketch_unity(${name})
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS})
   set(parallel)
   if(arg_PARALLEL)

@@ -31,6 +31,7 @@ TEST_F(CudaFramesTest, LogitsOfTransformersHoweverTokensArrive) {
     const auto count = static_cast<int>(recording.tokens.size());
     const auto whole = testing::LogitsOf(*model, recording.tokens, {count});
     EXPECT_LT(recording.Error(whole), 1e-4);
+    if (frames % Scale(3, 1) != 0) continue;
     EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, {7, 1, 20, count - 28}), whole);
   }
   EXPECT_EQ(frames, 26);

@@ -229,7 +229,8 @@ TEST_F(CudaLayersTest, StatesAreSavedCopiedAndCut) {
   const std::vector<AttentionSpec> far = testing::FarWindowSpecs();
   models.push_back(Layers(far[0], 2));
   models.push_back(Layers(far[3], 2));
-  for (const Layers& layers : models) {
+  for (size_t model = 0; model < models.size(); ++model) {
+    const Layers& layers = models[model];
     const Sequence whole = testing::RandomSequence(layers, 80, &random);
     const Sequence other = testing::RandomSequence(layers, 80, &random);
     const auto want = testing::RunAlone(*cuda_, layers, whole, {80});
@@ -237,7 +238,9 @@ TEST_F(CudaLayersTest, StatesAreSavedCopiedAndCut) {
       testing::Step(*cuda_, layers, {{runner, 80 - static_cast<int>(runner->state->position())}});
       EXPECT_EQ(runner->outputs, want) << testing::Describe(layers) << " " << what;
     };
-    for (const int cut : {0, 48, 61}) {
+    std::vector<int> cuts = {0, 48, 61};
+    if (Scale(0, 1) == 0) cuts = {cuts[model % cuts.size()]};
+    for (const int cut : cuts) {
       const std::string at = "at " + std::to_string(cut);
       Runner first(*cuda_, layers, whole);
       if (cut > 0) testing::Step(*cuda_, layers, {{&first, cut}});

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Fails when a header does not compile alone, because it uses what it does not include.
 
-    check_headers.py ROOT BUILD [HEADER...]  compiles headers of the tree as they are built in the folder BUILD; each header that fails
-                                             is shown with the first error, and the exit status is 1
-    check_headers.py --self-test             plants one fault in a scratch tree and demands that it is found
+    check_headers.py ROOT BUILD [--changed|HEADER...]  compiles headers of the tree as they are built in the folder BUILD; each header
+                                                       that fails is shown with the first error, and the exit status is 1
+    check_headers.py --self-test                       plants faults in a scratch tree and demands that they are found
 
 Without names these are the headers that no other check compiles first: a header that the source of its name includes before
-anything else is proven by that source (clang-tidy reads sources without precompiled headers). A header is compiled with the
-options of a source beside it, without precompiled headers; one that asks for the instruction set, once for each that has code of its own.
+anything else is proven by that source (clang-tidy reads sources without precompiled headers). --changed: of these, the ones that
+lead, by includes, to a file that standard input names, one a line. A header is compiled with the options of a source beside it,
+without precompiled headers; one that asks for the instruction set, once for each that has code of its own.
 """
 
 import concurrent.futures
@@ -48,6 +49,24 @@ def unproven_headers(root):
                     continue
                 if not os.path.exists(source) or first_include(source) != header:
                     yield header
+
+
+def includes_of(root, path, seen):
+    """Adds to `seen` the file and what it includes of the tree, to any depth."""
+    waiting = [path]
+    while waiting:
+        path = waiting.pop()
+        if path in seen or not os.path.exists(os.path.join(root, path)):
+            continue
+        seen.add(path)
+        with open(os.path.join(root, path), encoding="utf-8") as source:
+            waiting += re.findall(r'^\s*#\s*include\s*"([^"]+)"', source.read(), re.MULTILINE)
+    return seen
+
+
+def affected_headers(root, changed):
+    """The unproven headers that are one of the files `changed`, or include one."""
+    return [header for header in unproven_headers(root) if changed & includes_of(root, header, set())]
 
 
 def options_of(command):
@@ -111,7 +130,7 @@ def check(root, build, headers=None):
     root = os.path.realpath(root)
     commands = Commands(root, os.path.realpath(build))
     work, findings = [], []
-    for header in headers or unproven_headers(root):
+    for header in unproven_headers(root) if headers is None else headers:
         found = commands.of_header(header)
         if not found:
             findings.append(f"{header}: no source beside it is compiled")
@@ -139,6 +158,10 @@ def self_test():
         assert len(findings) == 2 and "base/c.h" in findings[0] and "base/d.h" in findings[1], findings
         findings, compiled = check(root, build, ["base/a.h"])
         assert compiled == 1 and len(findings) == 1 and "base/a.h does not compile alone" in findings[0], findings
+        found = [affected_headers(root, {name}) for name in ("base/b.h", "base/d.h", "base/a.cc")]
+        assert found == [["base/b.h"], ["base/d.h"], []], found
+        write("base/c.h", '#pragma once\n#include "base/b.h"\n')
+        assert affected_headers(root, {"base/b.h"}) == ["base/b.h", "base/c.h"]
 
 
 if __name__ == "__main__":
@@ -149,6 +172,9 @@ if __name__ == "__main__":
     if len(sys.argv) < 3:
         print(__doc__.strip(), file=sys.stderr)
         sys.exit(2)
-    FOUND, COMPILED = check(sys.argv[1], sys.argv[2], sys.argv[3:])
+    NAMES = sys.argv[3:] or None
+    if NAMES == ["--changed"]:
+        NAMES = affected_headers(sys.argv[1], set(sys.stdin.read().split()))
+    FOUND, COMPILED = check(sys.argv[1], sys.argv[2], NAMES)
     print("\n".join(FOUND) if FOUND else f"headers: {COMPILED} compile alone")
     sys.exit(1 if FOUND else 0)

@@ -38,7 +38,7 @@ std::vector<int32_t> Count(int64_t n) {
 }
 
 // A text of its own for each number.
-std::vector<int32_t> Text(int64_t number, int64_t n) {
+std::vector<int32_t> NumberedText(int64_t number, int64_t n) {
   std::vector<int32_t> tokens = Count(n);
   tokens[0] = static_cast<int32_t>(100 + number);
   return tokens;
@@ -90,10 +90,10 @@ TEST(PrefixCacheTest, LongestExactPrefixOfTheTenant) {
 TEST(PrefixCacheTest, ATenantThatStoresMuchEvictsItsOwn) {
   PrefixCache cache({.memory = 20 * 12000});
   const auto put = [&](const std::string& tenant, int i) {
-    Put(&cache, tenant, {tenant}, Text(i, 20), 20);
+    Put(&cache, tenant, {tenant}, NumberedText(i, 20), 20);
   };
   const auto has = [&](const std::string& tenant, int i) {
-    return Has(&cache, tenant, Text(i, 20));
+    return Has(&cache, tenant, NumberedText(i, 20));
   };
   for (const int i : {1, 2}) put("u", i);
   for (int i = 0; i < 40; ++i) put("t", i);
@@ -115,9 +115,9 @@ TEST(PrefixCacheTest, ATenantThatStoresMuchEvictsItsOwn) {
 TEST(PrefixCacheTest, AClientThatStoresMuchEvictsItsOwn) {
   PrefixCache cache({.memory = 20 * 12000});
   const auto put = [&](const std::string& client, int i) {
-    return Put(&cache, "", {client}, Text(i, 20), 20);
+    return Put(&cache, "", {client}, NumberedText(i, 20), 20);
   };
-  const auto has = [&](int i) { return Has(&cache, "", Text(i, 20)); };
+  const auto has = [&](int i) { return Has(&cache, "", NumberedText(i, 20)); };
   for (const int i : {1, 2}) put("few", i);
   for (int i = 20; i < 60; ++i) put("many", i);
   EXPECT_TRUE(has(1) && has(2)) << "older than all, and within the share";
@@ -188,24 +188,24 @@ TEST(PrefixCacheTest, OneStateOnAPath) {
 
 TEST(PrefixCacheTest, KnowsWhereTextsPart) {
   PrefixCache cache({.memory = 1 << 20});
-  EXPECT_EQ(cache.Learn("t", {"t"}, Text(0, 100)), 0);
-  EXPECT_EQ(cache.Learn("t", {"t"}, Text(0, 100)), 100);
-  std::vector<int32_t> other = Text(0, 120);
+  EXPECT_EQ(cache.Learn("t", {"t"}, NumberedText(0, 100)), 0);
+  EXPECT_EQ(cache.Learn("t", {"t"}, NumberedText(0, 100)), 100);
+  std::vector<int32_t> other = NumberedText(0, 120);
   other[60] = 51;
   EXPECT_EQ(cache.Learn("t", {"t"}, other), 60);
-  EXPECT_EQ(cache.Learn("t", {"t"}, Text(0, 120)), 100);
+  EXPECT_EQ(cache.Learn("t", {"t"}, NumberedText(0, 120)), 100);
   EXPECT_EQ(cache.Learn("u", {"t"}, other), 0);
   EXPECT_EQ(cache.stats().entries, 0);
   EXPECT_EQ(cache.stats().bytes, cache.stats().text_bytes);
   // Texts have a small part of the memory; the least recently used are forgotten.
   for (int i = 1; i < 1000; ++i) {
-    EXPECT_EQ(cache.Learn("t", {"t"}, Text(i, 500)), 0);
+    EXPECT_EQ(cache.Learn("t", {"t"}, NumberedText(i, 500)), 0);
     EXPECT_EQ(cache.Learn("t", {"t"}, other), 120) << i;
     ASSERT_LE(cache.stats().text_bytes, cache.memory() / 32);
   }
-  EXPECT_EQ(cache.Learn("t", {"t"}, Text(999, 500)), 500);
-  EXPECT_EQ(cache.Learn("t", {"t"}, Text(1, 500)), 0);
-  EXPECT_EQ(cache.Learn("t", {"t"}, Text(0, 10000)), 60) << "larger than their part";
+  EXPECT_EQ(cache.Learn("t", {"t"}, NumberedText(999, 500)), 500);
+  EXPECT_EQ(cache.Learn("t", {"t"}, NumberedText(1, 500)), 0);
+  EXPECT_EQ(cache.Learn("t", {"t"}, NumberedText(0, 10000)), 60) << "larger than their part";
   cache.SetMemory(100);
   EXPECT_EQ(cache.stats().bytes, 0u);
   EXPECT_EQ(cache.Learn("t", {"t"}, other), 0);
@@ -215,84 +215,86 @@ TEST(PrefixCacheTest, KnowsWhereTextsPart) {
 // A client that names many texts forgets its own.
 TEST(PrefixCacheTest, TextsAreShared) {
   PrefixCache cache({.memory = 1 << 20});
-  for (int i = 0; i < 4; ++i) cache.Learn("", {"few"}, Text(i, 500));
-  for (int i = 10; i < 100; ++i) cache.Learn("", {"many"}, Text(i, 500));
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(cache.Learn("", {"few"}, Text(i, 500)), 500);
+  for (int i = 0; i < 4; ++i) cache.Learn("", {"few"}, NumberedText(i, 500));
+  for (int i = 10; i < 100; ++i) cache.Learn("", {"many"}, NumberedText(i, 500));
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(cache.Learn("", {"few"}, NumberedText(i, 500)), 500);
 }
 
 TEST(PrefixCacheTest, RoomIsCountedBeforeItIsTaken) {
   PrefixCache cache({.memory = 50000});
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Put(&cache, Text(i, 20)));
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Put(&cache, NumberedText(i, 20)));
   EXPECT_EQ(cache.stats().entries, 4);
   {
-    const auto room = cache.Reserve("t", {"t"}, Text(4, 20), {10000});
+    const auto room = cache.Reserve("t", {"t"}, NumberedText(4, 20), {10000});
     ASSERT_TRUE(room.has_value());
     EXPECT_EQ(cache.stats().entries, 3);
     EXPECT_LE(cache.stats().bytes, 50000u);
     EXPECT_GT(cache.stats().bytes, 40000u);
-    EXPECT_FALSE(cache.Reserve("t", {"t"}, Text(4, 20), {10000}).has_value()) << "being saved";
-    EXPECT_FALSE(Has(&cache, "t", Text(4, 20))) << "not yet";
+    EXPECT_FALSE(cache.Reserve("t", {"t"}, NumberedText(4, 20), {10000}).has_value())
+        << "being saved";
+    EXPECT_FALSE(Has(&cache, "t", NumberedText(4, 20))) << "not yet";
     // A large one finds no room beside it, and evicts nothing in vain.
-    EXPECT_FALSE(cache.Reserve("t", {"t"}, Text(5, 20), {45000}).has_value());
+    EXPECT_FALSE(cache.Reserve("t", {"t"}, NumberedText(5, 20), {45000}).has_value());
     EXPECT_EQ(cache.stats().entries, 3);
     cache.SetMemory(5000);
     EXPECT_EQ(cache.stats().entries, 0);
   }
   EXPECT_LE(cache.stats().bytes, 5000u) << "the room is free again";
-  EXPECT_FALSE(Put(&cache, Text(4, 20)));
+  EXPECT_FALSE(Put(&cache, NumberedText(4, 20)));
   cache.SetMemory(0);
   EXPECT_EQ(cache.stats().bytes, 0u);
 }
 
 TEST(PrefixCacheTest, WhatSavesLittleIsEvictedFirst) {
   PrefixCache cache({.memory = 100000});
-  EXPECT_TRUE(Put(&cache, Text(0, 2000)));
+  EXPECT_TRUE(Put(&cache, NumberedText(0, 2000)));
   // A shared beginning, and texts that go on from it.
-  EXPECT_TRUE(Put(&cache, Text(1, 1000)));
+  EXPECT_TRUE(Put(&cache, NumberedText(1, 1000)));
   for (int i = 0; i < 20; ++i) {
-    std::vector<int32_t> text = Text(1, 1100);
+    std::vector<int32_t> text = NumberedText(1, 1100);
     text[1000] = 60 + i;
     EXPECT_TRUE(Put(&cache, text));
   }
   EXPECT_GT(cache.stats().evicted, 10);
-  EXPECT_TRUE(Has(&cache, "t", Text(0, 2000)));
-  EXPECT_TRUE(Has(&cache, "t", Text(1, 1000)));
+  EXPECT_TRUE(Has(&cache, "t", NumberedText(0, 2000)));
+  EXPECT_TRUE(Has(&cache, "t", NumberedText(1, 1000)));
   // Of states that save as much the larger one goes first.
   cache.SetMemory(0);
   cache.SetMemory(100000);
-  EXPECT_TRUE(Put(&cache, Text(2, 1000), 50000));
-  for (int i = 3; i < 9; ++i) EXPECT_TRUE(Put(&cache, Text(i, 1000)));
-  EXPECT_FALSE(Has(&cache, "t", Text(2, 1000)));
-  for (int i = 3; i < 9; ++i) EXPECT_TRUE(Has(&cache, "t", Text(i, 1000)));
+  EXPECT_TRUE(Put(&cache, NumberedText(2, 1000), 50000));
+  for (int i = 3; i < 9; ++i) EXPECT_TRUE(Put(&cache, NumberedText(i, 1000)));
+  EXPECT_FALSE(Has(&cache, "t", NumberedText(2, 1000)));
+  for (int i = 3; i < 9; ++i) EXPECT_TRUE(Has(&cache, "t", NumberedText(i, 1000)));
 }
 
 // What no request uses goes in the end, however much it would save.
 TEST(PrefixCacheTest, AgeCounts) {
   PrefixCache cache({.memory = 100000});
-  EXPECT_TRUE(Put(&cache, Text(0, 1000)));
-  EXPECT_TRUE(Put(&cache, Text(1, 1000)));
+  EXPECT_TRUE(Put(&cache, NumberedText(0, 1000)));
+  EXPECT_TRUE(Put(&cache, NumberedText(1, 1000)));
   int stays = 0;
   for (int i = 2; i < 400; ++i) {
-    Put(&cache, Text(i, 100));
-    stays += Has(&cache, "t", Text(0, 1000)) ? 1 : 0;  // a use
+    Put(&cache, NumberedText(i, 100));
+    stays += Has(&cache, "t", NumberedText(0, 1000)) ? 1 : 0;  // a use
   }
   EXPECT_EQ(stays, 398);
-  EXPECT_FALSE(Has(&cache, "t", Text(1, 1000)));
+  EXPECT_FALSE(Has(&cache, "t", NumberedText(1, 1000)));
 }
 
 // After the state before it on its path a state saves more.
 TEST(PrefixCacheTest, AStateIsWorthWhatItSavesBesideOthers) {
   PrefixCache cache({.memory = 42000});
-  EXPECT_TRUE(Put(&cache, Text(0, 900)));
-  EXPECT_TRUE(Put(&cache, Text(0, 1000)));
-  EXPECT_TRUE(Put(&cache, Text(1, 500)));
-  EXPECT_TRUE(Put(&cache, Text(2, 600))) << "in place of the one that saves 100 tokens more";
-  EXPECT_TRUE(Has(&cache, "t", Text(0, 900)));
-  EXPECT_FALSE(Has(&cache, "t", Text(0, 1000)));
-  EXPECT_TRUE(Has(&cache, "t", Text(1, 500)));
+  EXPECT_TRUE(Put(&cache, NumberedText(0, 900)));
+  EXPECT_TRUE(Put(&cache, NumberedText(0, 1000)));
+  EXPECT_TRUE(Put(&cache, NumberedText(1, 500)));
+  EXPECT_TRUE(Put(&cache, NumberedText(2, 600)))
+      << "in place of the one that saves 100 tokens more";
+  EXPECT_TRUE(Has(&cache, "t", NumberedText(0, 900)));
+  EXPECT_FALSE(Has(&cache, "t", NumberedText(0, 1000)));
+  EXPECT_TRUE(Has(&cache, "t", NumberedText(1, 500)));
   // What would save less than all others is not stored, but its next attempt has a better chance.
   int attempts = 1;
-  while (!Put(&cache, Text(3, 100))) ++attempts;
+  while (!Put(&cache, NumberedText(3, 100))) ++attempts;
   EXPECT_GT(attempts, 1);
   EXPECT_LT(attempts, 20);
 }

@@ -10,10 +10,10 @@
 namespace polysketch {
 namespace {
 
-constexpr int kVocab = 100;
+constexpr int kConfigVocab = 100;
 
 Result<GenerationConfig> Parse(const std::string& text) {
-  return GenerationConfig::Parse(text, "g.json", kVocab);
+  return GenerationConfig::Parse(text, "g.json", kConfigVocab);
 }
 
 TEST(GenerationConfigTest, FieldsOfPublicModels) {
@@ -80,12 +80,12 @@ TEST(GenerationConfigTest, ErrorsNameTheField) {
 
 TEST(GenerationConfigTest, FolderWithoutTheFile) {
   const testing::TemporaryFolder folder;
-  const auto none = GenerationConfig::Load(folder.path(), kVocab);
+  const auto none = GenerationConfig::Load(folder.path(), kConfigVocab);
   ASSERT_TRUE(none.ok());
   EXPECT_TRUE(none->eos_ids.empty());
   EXPECT_EQ(none->sampling, SamplingParams());
   std::ofstream(folder.path() / "generation_config.json") << R"({"top_k": 4})";
-  EXPECT_EQ(GenerationConfig::Load(folder.path(), kVocab)->sampling.top_k, 4);
+  EXPECT_EQ(GenerationConfig::Load(folder.path(), kConfigVocab)->sampling.top_k, 4);
 }
 
 }  // namespace

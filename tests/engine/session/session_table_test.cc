@@ -20,21 +20,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kVocab = 100;
-constexpr size_t kStateBytes = 4000;
+constexpr int kNoisyVocab = 100;
+constexpr size_t kNoisyBytes = 4000;
 
-std::shared_ptr<const Snapshot> At(int64_t tokens) {
+std::shared_ptr<const Snapshot> NoisyAt(int64_t tokens) {
   testing::Random random(static_cast<uint64_t>(tokens));
   auto snapshot = std::make_shared<Snapshot>();
   auto state = std::make_shared<SavedState>();
   state->position = tokens - 1;
-  const std::vector<float> values = random.Normals(kStateBytes / 4);
-  state->bytes.resize(kStateBytes);
-  std::memcpy(state->bytes.data(), values.data(), kStateBytes);
+  const std::vector<float> values = random.Normals(kNoisyBytes / 4);
+  state->bytes.resize(kNoisyBytes);
+  std::memcpy(state->bytes.data(), values.data(), kNoisyBytes);
   snapshot->state = state;
   snapshot->pending = {5};
   snapshot->history.tail = {5};
-  snapshot->history.seen = TokenSet(kVocab);
+  snapshot->history.seen = TokenSet(kNoisyVocab);
   snapshot->history.seen.Insert(5);
   return snapshot;
 }
@@ -48,12 +48,12 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<SessionTable> NewTable(size_t memory = 1 << 20, int most = 10) {
     SessionOptions options;
     options.codec.binding.numerics = numerics_;
-    options.codec.limits = {{kVocab, 1000, true}, 1 << 20};
+    options.codec.limits = {{kNoisyVocab, 1000, true}, 1 << 20};
     options.store = store_.get();
     options.memory = memory;
     options.max_per_tenant = most;
     options.default_ttl = 1h;
-    options.state_bytes = [](int64_t) { return kStateBytes; };
+    options.state_bytes = [](int64_t) { return kNoisyBytes; };
     options.now = [this] { return started_ + elapsed_; };
     options.date = [this] { return date_ + elapsed_; };
     return std::make_unique<SessionTable>(std::move(options));
@@ -66,14 +66,14 @@ class SessionTableTest : public ::testing::TestWithParam<bool> {
   static Status Put(SessionTable* table, const std::string& id, int64_t tokens,
                     const SessionUser& user = {"t", {"t"}}) {
     PS_ASSIGN_OR_RETURN(SessionLease lease, table->Acquire(user, id, std::nullopt));
-    return table->Commit(std::move(lease), At(tokens)).status();
+    return table->Commit(std::move(lease), NoisyAt(tokens)).status();
   }
   static void ExpectAt(SessionTable* table, const std::string& id, int64_t tokens) {
     const auto lease = table->Acquire({"t"}, id, std::nullopt);
     ASSERT_TRUE(lease.ok()) << lease.status().ToString();
     EXPECT_EQ(lease->tokens(), tokens);
     if (tokens == 0) return;
-    EXPECT_EQ(lease->snapshot()->state->bytes, At(tokens)->state->bytes);
+    EXPECT_EQ(lease->snapshot()->state->bytes, NoisyAt(tokens)->state->bytes);
   }
 
   testing::TemporaryFolder folder_;
@@ -97,7 +97,7 @@ TEST_P(SessionTableTest, OneRequestAtATime) {
     EXPECT_EQ(table_->Fork({"t"}, id, 1, {}).status().code(), Code::kAborted);
     EXPECT_EQ(table_->TakeSnapshot({"t"}, id, 0s).status().code(), Code::kAborted);
     EXPECT_EQ(table_->Delete("t", id).code(), Code::kAborted);
-    ASSERT_TRUE(table_->Commit(*std::move(lease), At(7)).ok());
+    ASSERT_TRUE(table_->Commit(*std::move(lease), NoisyAt(7)).ok());
   }
   { const auto unchanged = table_->Acquire({"t"}, id, 7); }  // let go of without a commit
   ExpectAt(table_.get(), id, 7);
@@ -202,7 +202,7 @@ TEST_P(SessionTableTest, SnapshotsExpire) {
 }
 
 TEST_P(SessionTableTest, MemoryIsBounded) {
-  constexpr size_t kMemory = 4 * kStateBytes;
+  constexpr size_t kMemory = 4 * kNoisyBytes;
   constexpr int kFit = 2;  // states without a store: a client alone may hold three quarters
   table_ = NewTable(kMemory, 100);
   std::vector<std::string> ids;
@@ -239,7 +239,7 @@ class SessionsInMemoryTest : public SessionTableTest {
 INSTANTIATE_TEST_SUITE_P(Store, SessionsInMemoryTest, ::testing::Values(false));
 
 TEST_P(SessionsInMemoryTest, ATenantLeavesRoomForOthers) {
-  table_ = NewTable(21 * At(10)->bytes(), 1000);
+  table_ = NewTable(21 * NoisyAt(10)->bytes(), 1000);
   const std::vector<std::string> first = Fill({"t", {"t"}});
   EXPECT_EQ(first.size(), 15u) << "at most 3 times the 6 that are free, not 3 times 5";
   EXPECT_EQ(Fill({"u", {"u"}}).size(), 4u) << "at most 3 times the 2 that are free";
@@ -255,7 +255,7 @@ TEST_P(SessionsInMemoryTest, ATenantLeavesRoomForOthers) {
 }
 
 TEST_P(SessionsInMemoryTest, ForksCountWhenTheyPart) {
-  table_ = NewTable(7 * At(10)->bytes() / 2, 1000);
+  table_ = NewTable(7 * NoisyAt(10)->bytes() / 2, 1000);
   const std::string id = Create(table_.get());
   ASSERT_TRUE(Put(table_.get(), id, 10).ok());
   const auto forks = table_->Fork({"t", {"t"}}, id, 3, {});
@@ -278,12 +278,12 @@ std::string MakeWithState(SessionTable* table, const SessionUser& user, SessionT
   if (!made.ok()) return "";
   auto lease = table->Acquire(user, made->id, {});
   *status = table->Reserve(&*lease, 10);
-  if (status->ok()) *status = table->Commit(*std::move(lease), At(10)).status();
+  if (status->ok()) *status = table->Commit(*std::move(lease), NoisyAt(10)).status();
   return made->id;
 }
 
 TEST_P(SessionsInMemoryTest, EvictableSessionsGiveWayLeastRecentlyUsedFirst) {
-  table_ = NewTable(21 * At(10)->bytes(), 1000);
+  table_ = NewTable(21 * NoisyAt(10)->bytes(), 1000);
   const SessionUser user = {"t", {"t"}}, other = {"u", {"u"}};
   using Keep = SessionTable::Keep;
   std::vector<std::string> ids;
@@ -319,7 +319,7 @@ TEST_P(SessionsInMemoryTest, EvictableSessionsGiveWayLeastRecentlyUsedFirst) {
 
 // The base of a fork shares with it all that it has: without it, its fork would fit no better.
 TEST_P(SessionsInMemoryTest, WhatIsRefusedEvictsNone) {
-  table_ = NewTable(8 * At(10)->bytes(), 1000);
+  table_ = NewTable(8 * NoisyAt(10)->bytes(), 1000);
   const SessionUser user = {"t", {"t"}};
   using Keep = SessionTable::Keep;
   Status status;
@@ -339,7 +339,7 @@ TEST_P(SessionsInMemoryTest, WhatIsRefusedEvictsNone) {
 }
 
 TEST_P(SessionsInMemoryTest, RoomIsFoundBeforeTheWorkAndTheTimeToWaitIsTrue) {
-  table_ = NewTable(8 * At(10)->bytes(), 1000);
+  table_ = NewTable(8 * NoisyAt(10)->bytes(), 1000);
   const SessionUser user = {"t", {"t"}};
   using Keep = SessionTable::Keep;
   Status status;
@@ -392,7 +392,7 @@ class StoredSessionTest : public SessionTableTest {};
 INSTANTIATE_TEST_SUITE_P(Store, StoredSessionTest, ::testing::Values(true));
 
 TEST_P(StoredSessionTest, ATenantAboveItsShareMovesItsOwnSessions) {
-  table_ = NewTable(4 * At(10)->bytes(), 1000);
+  table_ = NewTable(4 * NoisyAt(10)->bytes(), 1000);
   const std::string small = table_->Create({"u", {"u"}}, false, 0s)->id;
   ASSERT_TRUE(Put(table_.get(), small, 10, {"u", {"u"}}).ok());
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(Put(table_.get(), Create(table_.get()), 10).ok());
@@ -510,7 +510,7 @@ TEST_P(StoredSessionTest, FlushHandsEverythingOver) {
 
 // A spilled session that went on must not come back from its older state.
 TEST_P(StoredSessionTest, NoOlderStateComesBack) {
-  table_ = NewTable(kStateBytes + 1000, 100);
+  table_ = NewTable(kNoisyBytes + 1000, 100);
   const std::string a = Create(table_.get());
   const std::string b = Create(table_.get());
   ASSERT_TRUE(Put(table_.get(), a, 7).ok());
@@ -521,7 +521,7 @@ TEST_P(StoredSessionTest, NoOlderStateComesBack) {
 }
 
 TEST_P(StoredSessionTest, SpilledOnesCount) {
-  table_ = NewTable(kStateBytes + 1000, 3);
+  table_ = NewTable(kNoisyBytes + 1000, 3);
   const std::string first = Create(table_.get());
   ASSERT_TRUE(Put(table_.get(), first, 7).ok());
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(Put(table_.get(), Create(table_.get()), 7).ok());
@@ -561,7 +561,7 @@ TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
   const std::string id = Create(table_.get(), true);
   ASSERT_TRUE(Put(table_.get(), id, 7).ok());
   const auto snapshot = table_->TakeSnapshot({"t"}, id, 0s);
-  const auto token = table_->PutMigrated("t", *At(7), 1h);
+  const auto token = table_->PutMigrated("t", *NoisyAt(7), 1h);
   ASSERT_TRUE(snapshot.ok() && token.ok());
   EXPECT_EQ(table_->Restore({"t"}, NewStateKey(), false, 0s).status().code(), Code::kNotFound);
   EXPECT_EQ(table_->stats().store_errors, 0);
@@ -576,7 +576,7 @@ TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
       [&] { return table_->List("t").status(); },
       [&] { return table_->Delete("t", id); },
       [&] { return table_->Delete("t", snapshot->key); },
-      [&] { return table_->PutMigrated("t", *At(7), 1h).status(); },
+      [&] { return table_->PutMigrated("t", *NoisyAt(7), 1h).status(); },
       [&] { return table_->GetMigrated("t", *token).status(); }};
   for (const auto& operation : operations) {
     const int64_t before = table_->stats().store_errors;
@@ -601,7 +601,7 @@ TEST_P(StoredSessionTest, FailuresOfTheStoreAreCounted) {
 }
 
 TEST_P(StoredSessionTest, StoppedCompletions) {
-  const auto token = table_->PutMigrated("t", *At(7), 1h);
+  const auto token = table_->PutMigrated("t", *NoisyAt(7), 1h);
   ASSERT_TRUE(token.ok());
   const auto other = NewTable();
   const auto snapshot = other->GetMigrated("t", *token);

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAM = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", ROOT / "build/cpu/bin")) / "encode_texts"
-TEXTS = 200_000 if os.environ.get("POLYSKETCH_TEST_FULL") else 3_000
+TEXTS = 200_000 if os.environ.get("POLYSKETCH_TEST_FULL") else 1_000
 SEED = 20261126
 
 LLAMA3 = (

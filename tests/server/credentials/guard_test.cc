@@ -44,8 +44,8 @@ class GuardTest : public ::testing::Test {
   }
   Code CodeOf(const std::string& value, Time now = {}) { return Admit(value, now).status().code(); }
 
-  const std::string path_ = std::filesystem::path(testing::TempDir()) /
-                            testing::UnitTest::GetInstance()->current_test_info()->name();
+  const std::string path_ = std::filesystem::path(::testing::TempDir()) /
+                            ::testing::UnitTest::GetInstance()->current_test_info()->name();
   std::unique_ptr<Guard> guard_;
   const Time start_ = RateLimit::Clock::now() + std::chrono::hours(1);
 };

@@ -22,7 +22,7 @@ Result<CompletionJob> Job(const std::string& more) {
   EXPECT_TRUE(body.ok()) << body.status().ToString() << more;
   return ToCompletionJob(*body);
 }
-std::string ErrorOf(const std::string& more) {
+std::string FieldError(const std::string& more) {
   const auto job = Job(more);
   return job.ok() ? "" : job.status().message();
 }
@@ -103,66 +103,68 @@ TEST(OtherParameters, HaveThoseOfEveryEndpoint) {
 }
 
 TEST(OtherParameters, FalseIsOffUnlessTheDefaultIsTrue) {
-  EXPECT_EQ(ErrorOf(R"("parallel_tool_calls": true)"), "");
-  EXPECT_NE(ErrorOf(R"("parallel_tool_calls": false)"), "");
-  EXPECT_NE(ErrorOf(R"("include_reasoning": false)"), "");
-  EXPECT_EQ(ErrorOf(R"("continue_final_message": false)"), "");
-  EXPECT_NE(ErrorOf(R"("continue_final_message": true)"), "");
-  EXPECT_EQ(ErrorOf(R"("thinking": {"type": "disabled"}, "top_logprobs": 0)"), "");
-  EXPECT_NE(ErrorOf(R"("top_logprobs": 3)"), "");
+  EXPECT_EQ(FieldError(R"("parallel_tool_calls": true)"), "");
+  EXPECT_NE(FieldError(R"("parallel_tool_calls": false)"), "");
+  EXPECT_NE(FieldError(R"("include_reasoning": false)"), "");
+  EXPECT_EQ(FieldError(R"("continue_final_message": false)"), "");
+  EXPECT_NE(FieldError(R"("continue_final_message": true)"), "");
+  EXPECT_EQ(FieldError(R"("thinking": {"type": "disabled"}, "top_logprobs": 0)"), "");
+  EXPECT_NE(FieldError(R"("top_logprobs": 3)"), "");
 }
 
 TEST(OtherParameters, ThoseWithoutAnEffectAreIgnored) {
   const uint64_t before = Ignored("id_slot"), unknown = Ignored("frobnicate");
-  EXPECT_EQ(ErrorOf(R"("id_slot": 3, "user": "me", "store": true, "frobnicate": {"a": 1})"), "");
+  EXPECT_EQ(FieldError(R"("id_slot": 3, "user": "me", "store": true, "frobnicate": {"a": 1})"), "");
   EXPECT_EQ(Ignored("id_slot"), before + 1);
   EXPECT_EQ(Ignored("frobnicate"), unknown + 1);
   // Null counts as absent.
-  EXPECT_EQ(ErrorOf(R"("id_slot": null)"), "");
+  EXPECT_EQ(FieldError(R"("id_slot": null)"), "");
   EXPECT_EQ(Ignored("id_slot"), before + 1);
 }
 
 TEST(OtherParameters, OneObjectHasAFewThatAreNotKnown) {
   std::string many = R"("f0": 1)";
   for (int i = 1; i < kMaxUnreadFields; ++i) many += StrCat(", \"f", i, "_unknown\": 1");
-  EXPECT_EQ(ErrorOf(many), "");
-  EXPECT_NE(ErrorOf(many + R"(, "zz_unknown": 1)").find("expected at most 1000 fields"),
+  EXPECT_EQ(FieldError(many), "");
+  EXPECT_NE(FieldError(many + R"(, "zz_unknown": 1)").find("expected at most 1000 fields"),
             std::string::npos);
 }
 
 TEST(OtherParameters, ThoseThatWouldChangeAnOutputAreRefused) {
-  EXPECT_EQ(ErrorOf(R"("mirostat": 2)"), "mirostat: expected none: the server has no such sampler");
-  EXPECT_EQ(ErrorOf(R"("messages": [{"role": "user"}])"),
+  EXPECT_EQ(FieldError(R"("mirostat": 2)"),
+            "mirostat: expected none: the server has no such sampler");
+  EXPECT_EQ(FieldError(R"("messages": [{"role": "user"}])"),
             "messages: expected none: it is a parameter of another endpoint");
-  EXPECT_EQ(ErrorOf(R"("truncation_side": "right")"),
+  EXPECT_EQ(FieldError(R"("truncation_side": "right")"),
             "truncation_side: expected none: a prompt that is truncated keeps its last tokens");
   for (const char* const off :
        {R"("mirostat": 0, "mirostat_tau": 5.0)", R"("typical_p": 1.0)", R"("typical_p": 1)",
         R"("use_beam_search": false)", R"("lora": [])", R"("suffix": "")", R"("tools": [])",
         R"("tool_choice": "auto")", R"("top_n_sigma": -1.0)", R"("min_tokens": 0)",
         R"("truncation_side": "left", "n_cmpl": 1, "reasoning_budget_tokens": -1)"})
-    EXPECT_EQ(ErrorOf(off), "") << off;
+    EXPECT_EQ(FieldError(off), "") << off;
 }
 
 TEST(OtherParameters, NamesThatResembleOthersAreMistakes) {
-  EXPECT_NE(ErrorOf(R"("max_token": 5)").find("max_tokens was perhaps meant"), std::string::npos);
-  EXPECT_NE(ErrorOf(R"("tmeperature": 5)").find("temperature was perhaps"), std::string::npos);
-  EXPECT_NE(ErrorOf(R"("top-p": 1)").find("top_p was perhaps meant"), std::string::npos);
-  EXPECT_EQ(ErrorOf(R"("provider": 5, "x": 1, "id": 2)"), "");
+  EXPECT_NE(FieldError(R"("max_token": 5)").find("max_tokens was perhaps meant"),
+            std::string::npos);
+  EXPECT_NE(FieldError(R"("tmeperature": 5)").find("temperature was perhaps"), std::string::npos);
+  EXPECT_NE(FieldError(R"("top-p": 1)").find("top_p was perhaps meant"), std::string::npos);
+  EXPECT_EQ(FieldError(R"("provider": 5, "x": 1, "id": 2)"), "");
 }
 
 TEST(OtherParameters, StrictRefusesAllOfThem) {
   SetStrictParameters(true);
   for (const char* const name : {"user", "frobnicate", "id_slot"}) {
-    EXPECT_EQ(ErrorOf(std::string("\"") + name + "\": 5"),
+    EXPECT_EQ(FieldError(std::string("\"") + name + "\": 5"),
               std::string(name) +
                   ": expected a parameter with an effect, found one that the "
                   "server does not read (--strict-parameters)");
   }
-  EXPECT_EQ(ErrorOf(R"("stream": true, "stream_options": {"include_obfuscation": true})")
+  EXPECT_EQ(FieldError(R"("stream": true, "stream_options": {"include_obfuscation": true})")
                 .find("stream_options.include_obfuscation: expected a parameter with an effect"),
             0u);
-  EXPECT_EQ(ErrorOf(R"("temperature": 0, "mirostat": 0)"), "");
+  EXPECT_EQ(FieldError(R"("temperature": 0, "mirostat": 0)"), "");
   SetStrictParameters(false);
 }
 
@@ -187,10 +189,10 @@ TEST(OtherNames, OfLlamaCpp) {
             "root ::= \"a\"");
   EXPECT_FALSE(Job(R"("n_predict": -1)")->common.has_max_tokens());
   EXPECT_EQ(Job(R"("n_predict": 3, "max_tokens": 5)")->common.max_tokens(), 5);
-  EXPECT_EQ(ErrorOf(R"("max_tokens": -1)"), "max_tokens: expected 0 to 2147483647, found -1");
-  EXPECT_EQ(ErrorOf(R"("repeat_penalty": 1.5, "repeat_last_n": 64)"),
+  EXPECT_EQ(FieldError(R"("max_tokens": -1)"), "max_tokens: expected 0 to 2147483647, found -1");
+  EXPECT_EQ(FieldError(R"("repeat_penalty": 1.5, "repeat_last_n": 64)"),
             "repeat_last_n: expected -1 beside a penalty, found 64");
-  EXPECT_EQ(ErrorOf(R"("repeat_penalty": 1.0, "repeat_last_n": 64)"), "");
+  EXPECT_EQ(FieldError(R"("repeat_penalty": 1.0, "repeat_last_n": 64)"), "");
 }
 
 TEST(TokenIds, OfPromptsThatAreTexts) {
@@ -222,7 +224,7 @@ TEST(TokenIds, OfPromptsThatAreTexts) {
   EXPECT_EQ(ids(R"("truncate_prompt_tokens": -1)")[1], (std::vector<int32_t>{6, 7, 8}));
   // Without these the call makes the ids.
   EXPECT_EQ(ids(R"("truncate_prompt_tokens": null)")[0], std::vector<int32_t>());
-  EXPECT_NE(ErrorOf(R"("truncate_prompt_tokens": 0)"), "");
+  EXPECT_NE(FieldError(R"("truncate_prompt_tokens": 0)"), "");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kTemplate[] =
+constexpr char kRequestTemplate[] =
     "{%- for message in messages %}{{ bos_token + message.content + eos_token }}{% endfor %}";
 constexpr char kTool[] = R"("tools": [{"type": "function", "function": {"name": "get_time"}}])";
 
@@ -22,7 +22,7 @@ class RequestTemplate : public testing::ChatModel {
  protected:
   void SetUp() override {
     ChatModel::SetUp();
-    UseTemplate(kTemplate);
+    UseTemplate(kRequestTemplate);
     model_.trusts_request_template = true;
   }
   static std::vector<int32_t> Ids(const CompletionJob& job) {
@@ -45,7 +45,7 @@ TEST_F(RequestTemplate, IsThatOfOneRequest) {
   UseTemplate(
       "{% for m in messages %}{{ bos_token + m.role + m.content + bos_token }}{% endfor %}");
   EXPECT_EQ(Ids(*job), Ids(*Job("")));
-  UseTemplate(kTemplate);
+  UseTemplate(kRequestTemplate);
   EXPECT_NE(Ids(*job), Ids(*Job("")));
 }
 

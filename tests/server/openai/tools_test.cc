@@ -21,7 +21,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-constexpr char kTemplate[] =
+constexpr char kToolTemplate[] =
     "{%- if tools %}{{ bos_token }}system: {{ tools | tojson }}{{ eos_token }}{% endif %}"
     "{%- for message in messages %}{{ bos_token + message.role + ': ' }}"
     "{%- if message.content is not none %}{{ message.content }}{% endif %}"
@@ -47,7 +47,7 @@ class Tools : public testing::ChatModel {
  protected:
   void SetUp() override {
     ChatModel::SetUp();
-    UseTemplate(kTemplate);
+    UseTemplate(kToolTemplate);
   }
 };
 
@@ -333,7 +333,7 @@ class ToolGrammars : public testing::ChatGrammars {
  protected:
   void SetUp() override {
     ChatGrammars::SetUp();
-    UseTemplate(kTemplate);
+    UseTemplate(kToolTemplate);
   }
   static ToolEvents Read(const CompletionJob& job, const std::string& text) {
     const auto parser = NewToolParser(*job.options.tools);
