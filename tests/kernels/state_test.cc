@@ -12,6 +12,7 @@
 #include "kernels/saved_state.h"
 #include "tests/kernels/attention_case.h"
 #include "tests/testing/backend_test.h"
+#include "tests/testing/environment.h"
 
 namespace polysketch {
 namespace {
