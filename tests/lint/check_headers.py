@@ -51,9 +51,9 @@ def unproven_headers(root):
                     yield header
 
 
-def includes_of(root, path, seen):
-    """Adds to `seen` the file and what it includes of the tree, to any depth."""
-    waiting = [path]
+def with_includes(root, path):
+    """The file and what it includes of the tree, to any depth."""
+    seen, waiting = set(), [path]
     while waiting:
         path = waiting.pop()
         if path in seen or not os.path.exists(os.path.join(root, path)):
@@ -66,7 +66,7 @@ def includes_of(root, path, seen):
 
 def affected_headers(root, changed):
     """The unproven headers that are one of the files `changed`, or include one."""
-    return [header for header in unproven_headers(root) if changed & includes_of(root, header, set())]
+    return [header for header in unproven_headers(root) if changed & with_includes(root, header)]
 
 
 def options_of(command):

@@ -26,7 +26,7 @@ FOLDER = pathlib.Path(__file__).parent
 PROGRAM = pathlib.Path(os.environ.get("POLYSKETCH_BIN_DIR", "build/cpu/bin")) / "polysketch-chat-render"
 FULL = os.environ.get("POLYSKETCH_TEST_FULL") == "1"
 SEED = int(os.environ.get("SEED", "1"))
-RANDOM_CASES = 50_000 if FULL else 1_000
+RANDOM_CASES = 50_000 if FULL else 3_000
 folders = [FOLDER / "templates"]
 
 
