@@ -24,12 +24,14 @@ function(polysketch_share_precompiled target owner)
 endfunction()
 
 # polysketch_kernel_target(TARGET) gives a target with kernels its precompiled header, and optimises it in quick and sanitizer
-# builds as well. At -O1, and with every scope of the stack poisoned, loops over vector registers take sixty times as long as in
-# Release; with these options, five times. They need a header of their own: g++ 12 crashes when it compiles at -O2 with a
-# header that it compiled at -O1.
+# builds as well: with every scope of the stack poisoned, loops over vector registers take ten times as long. They need a header of
+# their own: g++ 12 crashes when it compiles at -O3 with a header that it compiled at -O1, and clang refuses it.
 function(polysketch_kernel_target target)
   if(POLYSKETCH_SANITIZE)
-    set(options -O2 -fno-sanitize-address-use-after-scope)
+    set(options -O1)
+    if(POLYSKETCH_SANITIZE MATCHES "address")
+      list(APPEND options -fno-sanitize-address-use-after-scope)
+    endif()
   elseif(POLYSKETCH_QUICK)
     set(options -O3)
   else()
@@ -48,20 +50,21 @@ function(polysketch_kernel_target target)
   polysketch_share_precompiled(${target} polysketch_kernel_headers)
 endfunction()
 
-# polysketch_precompiled_tests(NAME [GRPC] [NOT_SANITIZED]) makes the executable NAME, which owns the headers of tests.
-# NOT_SANITIZED: of tests that polysketch_not_sanitized has.
+# polysketch_precompiled_tests(NAME [GRPC] [NOT_SANITIZED] [OPTION...]) makes the executable NAME, which owns the headers of tests.
+# NOT_SANITIZED: of tests that polysketch_not_sanitized has, with these options.
 function(polysketch_precompiled_tests name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "GRPC;NOT_SANITIZED" "" "")
   set(source "${CMAKE_BINARY_DIR}/generated/${name}.cc")
   file(GENERATE OUTPUT "${source}" CONTENT "int main() { return 0; }\n")
   add_executable(${name} EXCLUDE_FROM_ALL "${source}")
-  if("GRPC" IN_LIST ARGN)
+  if(arg_GRPC)
     target_link_libraries(${name} PRIVATE polysketch_stubs)
     set(headers ${POLYSKETCH_GRPC_HEADERS})
   endif()
   target_link_libraries(${name} PRIVATE GTest::gtest)
   polysketch_quick_to_compile(${name})
-  if("NOT_SANITIZED" IN_LIST ARGN)
-    polysketch_not_sanitized(${name})
+  if(arg_NOT_SANITIZED)
+    polysketch_not_sanitized(${name} ${arg_UNPARSED_ARGUMENTS})
   endif()
   polysketch_precompile(${name} ${POLYSKETCH_STD_HEADERS} ${POLYSKETCH_TEST_HEADERS} ${headers})
 endfunction()

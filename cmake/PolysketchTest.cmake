@@ -64,17 +64,11 @@ function(polysketch_quick_to_compile target)
   endif()
 endfunction()
 
-# Programs that drive the real binaries, and oracles of arithmetic, which are most of the time of their tests: what they test is
-# sanitized, they are not.
+# polysketch_not_sanitized(TARGET [OPTION...]): programs that drive the real binaries, and oracles of arithmetic, which are most of the
+# time of their tests. What they test is sanitized, they are not.
 function(polysketch_not_sanitized target)
   if(POLYSKETCH_SANITIZE)
-    target_compile_options(${target} PRIVATE -fno-sanitize=all)
-    # The tests still know.
-    if(POLYSKETCH_SANITIZE MATCHES "address")
-      target_compile_options(${target} PRIVATE -D__SANITIZE_ADDRESS__)
-    elseif(POLYSKETCH_SANITIZE MATCHES "thread")
-      target_compile_options(${target} PRIVATE -D__SANITIZE_THREAD__)
-    endif()
+    target_compile_options(${target} PRIVATE -fno-sanitize=all ${ARGN})
   endif()
 endfunction()
 
@@ -87,7 +81,7 @@ function(polysketch_test name)
     polysketch_not_sanitized(${name})
     polysketch_share_precompiled(${name} polysketch_driver_headers)
   elseif(POLYSKETCH_SANITIZE AND arg_LABELS MATCHES "kernels|model")
-    polysketch_not_sanitized(${name})
+    polysketch_not_sanitized(${name} -O1)
     polysketch_share_precompiled(${name} polysketch_oracle_headers)
   elseif(arg_LIBS MATCHES "polysketch_(server_lib|e2e|client_rpc)")
     polysketch_share_precompiled(${name} polysketch_grpc_test_headers)

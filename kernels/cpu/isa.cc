@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <ranges>
+#include <iterator>
 
 #include "kernels/cpu/amx.h"
 #include "kernels/new_backend.h"
@@ -26,12 +26,13 @@ struct Isa {
   bool (*faster)() = nullptr;
 };
 
+// Of __builtin_cpu_supports, clang 14 does not know "f16c" and "avxvnni".
 bool HasAvx2() {
+  unsigned a, b, c, d;
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+         __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 }
 #ifdef PS_COMPILED_avxvnni  // CMakeLists.txt
-// g++ 12 knows "avxvnni" in __builtin_cpu_supports, clang 14 does not.
 bool HasAvxVnni() {
   unsigned a, b, c, d;
   constexpr unsigned kAvxVnni = 1u << 4;
@@ -108,7 +109,9 @@ Result<std::unique_ptr<Backend>> NewCpuBackend(int threads) {
   if (const char* forced = std::getenv("POLYSKETCH_ISA"); forced != nullptr && *forced != '\0') {
     return NewCpuBackend(threads, forced);
   }
-  for (const Isa& isa : std::views::reverse(kIsas)) {
+  // Not by std::views, which clang 14 does not compile.
+  for (size_t i = std::size(kIsas); i-- > 0;) {
+    const Isa& isa = kIsas[i];
     if (isa.supported() && (isa.faster == nullptr || isa.faster()))
       return isa.create(threads, isa.units);
   }

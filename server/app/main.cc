@@ -38,7 +38,7 @@ constexpr size_t kMinRequestBytes = size_t{16} << 20;
 
 // Enough for the deepest nesting of templates, JSON and expressions (tests/e2e/chat_test.cc,
 // AtTheDeepestNesting).
-constexpr size_t kStackBytes = size_t{2} << 20;
+[[maybe_unused]] constexpr size_t kStackBytes = size_t{2} << 20;
 
 // Lets the kernel have the memory of large messages back when they are freed. By default the
 // allocator raises its threshold with the first of them, and then keeps later ones; and it has

@@ -500,7 +500,9 @@ TEST_F(CudaOpsTest, LearnedSketchKernelsAgree) {
                         {128, 32, Scale(37, 421), DataType::kF16},
                         {32, 64, Scale(37, 421), DataType::kBf16}};
   Random random(12);
-  for (const auto& [d, r, rows, type] : cases) {
+  for (const Case& one : cases) {
+    const int d = one.d, r = one.r, rows = one.rows;
+    const DataType type = one.type;
     const testing::NetworkWeights weights(d, r, type, &random);
     const GuardedFloats x(random.Normals(rows * d));
     const auto run = [&](Backend& backend, int from, int count) {

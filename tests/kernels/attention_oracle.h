@@ -76,11 +76,53 @@ struct FoldRoundings {
     std::ranges::fill(steps, 0);
   }
   void Step(int f, double product) { steps[f] = std::max(steps[f], std::abs(product) / 32767); }
-  // value [d]: of a token, whose scale is `scale`.
-  void Add(const float* value, double scale, int d) {
-    if (scale == 0) return;
-    for (size_t i = 0; i < variances.size(); ++i) {
-      variances[i] += Square(steps[i / d] * value[i % d] / scale) / 12;
+  // Ends the block. squares [d]: sums over its tokens of the squares of values over their scales.
+  void End(const std::vector<double>& squares) {
+    const size_t d = squares.size();
+    for (size_t f = 0; f < steps.size(); ++f) {
+      for (size_t i = 0; i < d; ++i) variances[f * d + i] += Square(steps[f]) * squares[i] / 12;
+    }
+  }
+};
+
+// Feature f of a far query or key x [far_dim].
+inline double Feature(const AttentionSpec& spec, const float* x, int f) {
+  const int r = spec.far_dim();
+  return spec.sketched() ? static_cast<double>(x[f / r]) * x[f % r] : x[f];
+}
+
+// The variances [d] that the copies of S [features, d] bring to what the query q [far_dim] reads,
+// times `decayed`. Those of one byte only where the spec has such a copy.
+struct ReadErrors {
+  std::vector<double> bf16, bytes, words;
+
+  ReadErrors(const AttentionSpec& spec, const float* q, double decayed,
+             const std::vector<double>& s, const ByteScales& scales, const FoldRoundings& fold)
+      : bf16(spec.head_dim), bytes(spec.head_dim), words(spec.head_dim) {
+    const int d = spec.head_dim, features = static_cast<int>(s.size()) / d;
+    // S is symmetric in (i, j), so errors of two features add up as one.
+    const int twice = spec.sketched() ? 2 : 1;
+    double largest = 0;  // of the features times the scales of their rows
+    for (int f = 0; f < features && spec.byte_copy(); ++f) {
+      largest = std::max(largest, std::abs(Feature(spec, q, f)) * scales.row[f]);
+    }
+    for (int f = 0; f < features; ++f) {
+      const double phi = decayed * Feature(spec, q, f);
+      const double* row = &s[f * d];
+      // bf16 keeps 8 bits: an error of up to 2^-8 of each element, uniform: a variance of a third
+      // of its square.
+      const double half = twice * Square(phi * 0x1p-8) / 3;
+      for (int i = 0; i < d; ++i) bf16[i] += half * Square(row[i]);
+      if (!spec.byte_copy() || scales.row[f] == 0) continue;
+      // An integer is off by up to half a step, uniform: a variance of a twelfth of the step's
+      // square. So are the features, times scales, whose step is 1/32767 of the largest.
+      const double step = twice * Square(phi * scales.row[f]) / 12;
+      const double word = twice * Square(decayed * largest / 32767 / scales.row[f]) / 12;
+      const double folds = twice * Square(phi);
+      for (int i = 0; i < d; ++i) {
+        bytes[i] += step * Square(scales.column[i]) + folds * fold.variances[f * d + i];
+        words[i] += word * Square(row[i]);
+      }
     }
   }
 };
@@ -265,9 +307,6 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
     oracle::ByteScales scales;
     scales.Set(sums, features, d);
     oracle::FoldRoundings fold(features, d);
-    const auto feature = [&](const float* x, int f) {
-      return far_spec.sketched() ? static_cast<double>(x[f / r]) * x[f % r] : x[f];
-    };
     for (int t = 0; t < tokens; ++t) {
       // The tokens that are folded before t, block by block.
       int fold_first = 0, fold_last = 0;
@@ -295,15 +334,21 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
           const double kept =
               std::exp(static_cast<double>(last) - decay.in_block[s * kv_heads + kv]);
           for (int f = 0; f < features; ++f) {
-            const double phi = kept * feature(&far_k[(s * kv_heads + kv) * r], f);
+            const double phi = kept * oracle::Feature(far_spec, &far_k[(s * kv_heads + kv) * r], f);
             for (int i = 0; i < d; ++i) sums[f * d + i] += phi * value_of(s)[i];
             if (far_spec.byte_copy()) fold.Step(f, phi * scale_of(s));
           }
         }
-        for (int s = fold_begin; s < fold_end && far_spec.byte_copy(); ++s) {
-          fold.Add(value_of(s), scale_of(s), d);
+        if (far_spec.byte_copy()) {
+          std::vector<double> squares(d);
+          for (int s = fold_begin; s < fold_end; ++s) {
+            for (int i = 0; i < d && scale_of(s) > 0; ++i) {
+              squares[i] += Square(value_of(s)[i] / scale_of(s));
+            }
+          }
+          fold.End(squares);
+          scales.Set(sums, features, d);
         }
-        scales.Set(sums, features, d);
       }
 
       // Of each sum: its value, the sum of its absolute terms, and the variance that rounding
@@ -405,12 +450,9 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       const double denominator_error =
           std::sqrt(denominator_variance + roundings * Square(kU * absolute_denominator)) +
           denominator_decay;
-      double largest = 0;  // of the features times the scales of their rows
-      for (int f = 0; f < features; ++f) {
-        largest =
-            std::max(largest, std::abs(feature(&far_q[(t * heads + h) * r], f)) * scales.row[f]);
-      }
       const double decayed = far_factor * std::exp(decay.in_block[t * kv_heads + kv]);
+      const oracle::ReadErrors read(far_spec, &far_q[(t * heads + h) * r], decayed, sums, scales,
+                                    fold);
       for (int i = 0; i < d; ++i) {
         const size_t index = (t * heads + h) * d + i;
         const double value = numerator[i] / denominator;
@@ -421,29 +463,11 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
         out.tolerance[index] =
             kDeviations * std::hypot(numerator_error, value * denominator_error) / denominator +
             3 * kU * std::abs(value);
-        // bf16 keeps 8 bits: an error of up to 2^-8 of each element, uniform: a variance of a third
-        // of its square. S is symmetric in (i, j), so errors of two features add up as one.
-        double variance = 0;
-        for (int f = 0; f < features; ++f) {
-          const double term =
-              decayed * feature(&far_q[(t * heads + h) * r], f) * sums[f * d + i] * 0x1p-8;
-          variance += (far_spec.sketched() ? 2 : 1) * term * term / 3;
-        }
-        out.bf16_tolerance[index] = kDeviations * std::sqrt(variance) / denominator;
-        // An integer is off by up to half a step, uniform: a variance of a twelfth of the step's
-        // square. So are the features, times scales, whose step is 1/32767 of the largest.
-        double bytes = 0, folds = 0,
-               words = numerator_words[i] + Square(value) * denominator_words +
-                       Square(top_weight / 32767) * steps[i];
-        for (int f = 0; f < features; ++f) {
-          if (scales.row[f] == 0) continue;
-          const int twice = far_spec.sketched() ? 2 : 1;
-          const double phi = feature(&far_q[(t * heads + h) * r], f);
-          bytes += twice * Square(decayed * phi * scales.row[f] * scales.column[i]) / 12;
-          words += twice * Square(decayed * largest / 32767 * sums[f * d + i] / scales.row[f]) / 12;
-          folds += twice * Square(decayed * phi) * fold.variances[f * d + i];
-        }
-        out.byte_tolerance[index] = kDeviations * std::sqrt(bytes + folds + words) / denominator;
+        const double words = read.words[i] + numerator_words[i] +
+                             Square(value) * denominator_words +
+                             Square(top_weight / 32767) * steps[i];
+        out.bf16_tolerance[index] = kDeviations * std::sqrt(read.bf16[i]) / denominator;
+        out.byte_tolerance[index] = kDeviations * std::sqrt(read.bytes[i] + words) / denominator;
         out.word_tolerance[index] = kDeviations * std::sqrt(words) / denominator;
         out.split_tolerance[index] = kDeviations * std::sqrt(numerator_split[i]) / denominator;
         out.sums_tolerance[index] =

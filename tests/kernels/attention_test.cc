@@ -32,7 +32,7 @@ constexpr Shape kShapes[] = {{1, 7, 5, 1, 9},
                              {2, 10, 8, 3, 20},
                              {3, 6, 12, 16, 55},
                              {2, 33, 11, 32, 97},
-                             {2, 64, 32, 64, 300}};
+                             {2, 64, 32, 64, 200}};
 
 class AttentionTest : public testing::BackendTest {};
 

@@ -98,7 +98,9 @@ TEST_P(OpTest, MatMul) {
   const std::pair<int, int> shapes[] = {{1, 1},    {3, 8},    {8, 3},     {31, 33},
                                         {33, 31},  {64, 192}, {192, 97},  {100, 70},
                                         {512, 65}, {24, 128}, {129, 1056}};
-  for (const auto& [in, out] : shapes) {
+  for (const auto& shape : shapes) {
+    // No bindings: clang 14 lets no lambda capture them.
+    const int in = shape.first, out = shape.second;
     const std::vector<float> values = random.Normals(in * out);
     const GuardedFloats bias(random.Normals(out));
     for (const DataType type : kTypes) {

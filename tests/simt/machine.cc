@@ -13,6 +13,7 @@
 #include "tests/simt/simt.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #define PS_SIMT_ASAN 1
 #else
@@ -220,6 +221,10 @@ class Machine {
 
   void Prepare(Fiber* fiber, Dim3 thread) {
     if (!fiber->stack) fiber->stack.reset(new char[kStack]);
+#if PS_SIMT_ASAN
+    // The frames of the thread that ended on it never returned.
+    ASAN_UNPOISON_MEMORY_REGION(fiber->stack.get(), kStack);
+#endif
     fiber->thread = thread;
     fiber->state = State::kReady;
     fiber->copies.clear();

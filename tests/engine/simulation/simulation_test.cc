@@ -34,7 +34,7 @@ TEST(SimulationTest, InvariantsHold) {
     return;
   }
   // A world runs on one thread: few of them are enough for TSan.
-  const int seeds = testing::Count(testing::kThreadSanitized ? 400 : 1000, 20000);
+  const int seeds = testing::Count(testing::kThreadSanitized ? 80 : 600, 20000);
   Requests();
   std::atomic<int> next{0};
   std::mutex mutex;

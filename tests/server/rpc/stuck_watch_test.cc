@@ -86,8 +86,9 @@ TEST_F(StuckServerTest, OneThreadOfSeveralIsEnough) {
       {"tokenizer", [&](auto work) {
          context.tokenizers->Post({"group", "address"}, 1, work);
        }}};
-  for (const auto& [name, post] : parts) {
-    SCOPED_TRACE(name);
+  for (const auto& part : parts) {
+    const Post& post = part.second;
+    SCOPED_TRACE(part.first);
     EXPECT_TRUE(Eventually([this] { return Health() == HealthCheckResponse::SERVING; }));
     std::promise<void> release;
     post([waits = release.get_future().share()] { waits.wait(); });

@@ -146,8 +146,8 @@ TEST_F(TokenizerPoolTest, StopDropsWhatWaits) {
 }
 
 TEST_F(TokenizerPoolTest, ManyThreadsPostAndDrop) {
+  std::atomic<int> ran = 0;  // outlives the pool, which still works when the test has seen enough
   TokenizerPool pool(kThreads, kLongTurn);
-  std::atomic<int> ran = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
