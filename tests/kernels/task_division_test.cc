@@ -16,6 +16,7 @@
 #include "tests/kernels/attention_case.h"
 #include "tests/kernels/weights.h"
 #include "tests/testing/backend_test.h"
+#include "tests/testing/environment.h"
 #include "tests/testing/random.h"
 
 namespace polysketch {
