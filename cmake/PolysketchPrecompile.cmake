@@ -24,8 +24,8 @@ function(polysketch_share_precompiled target owner)
 endfunction()
 
 # polysketch_kernel_target(TARGET) gives a target with kernels its precompiled header, and optimises it in quick and sanitizer
-# builds as well: with every scope of the stack poisoned, loops over vector registers take ten times as long. They need a header of
-# their own: g++ 12 crashes when it compiles at -O3 with a header that it compiled at -O1, and clang refuses it.
+# builds as well, without poisoning every scope of the stack, which slows loops over vector registers most. They need a header of their
+# own: g++ 12 crashes when it compiles at -O3 with a header that it compiled at -O1, and clang refuses it.
 function(polysketch_kernel_target target)
   if(POLYSKETCH_SANITIZE)
     set(options -O1)

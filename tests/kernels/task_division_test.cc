@@ -245,7 +245,7 @@ TEST_P(TaskCountTest, AttentionOfAPromptBesideDecodingSequencesIsDivided) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, TaskCountTest,
-                         ::testing::ValuesIn(testing::kThreadSanitized
+                         ::testing::ValuesIn(testing::kThreadSanitized && !testing::FullCounts()
                                                  ? std::vector<int>{32}
                                                  : std::vector<int>{8, 32, 64}));
 

@@ -221,10 +221,6 @@ class Machine {
 
   void Prepare(Fiber* fiber, Dim3 thread) {
     if (!fiber->stack) fiber->stack.reset(new char[kStack]);
-#if PS_SIMT_ASAN
-    // The frames of the thread that ended on it never returned.
-    ASAN_UNPOISON_MEMORY_REGION(fiber->stack.get(), kStack);
-#endif
     fiber->thread = thread;
     fiber->state = State::kReady;
     fiber->copies.clear();
@@ -286,6 +282,8 @@ class Machine {
 
   void SwitchToScheduler(Fiber* fiber, [[maybe_unused]] bool final) {
 #if PS_SIMT_ASAN
+    // The next thread on this stack finds no poison of frames that never return.
+    if (final) __asan_handle_no_return();
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(final ? nullptr : &fake, scheduler_stack_, scheduler_size_);
 #endif

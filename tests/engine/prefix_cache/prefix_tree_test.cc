@@ -161,7 +161,7 @@ TEST(PrefixTreeTest, BesideAListOfTexts) {
 // As deep as a prompt is long: nothing recurses.
 TEST(PrefixTreeTest, ADeepTree) {
   PrefixCache cache({.memory = size_t{4} << 30, .min_tokens = 1});
-  const int tokens = testing::kSanitized ? 4000 : 20000;
+  const int tokens = testing::kSanitized && !testing::FullCounts() ? 4000 : 20000;
   const Text text(tokens, 7);
   for (size_t size = text.size(); size > 0; --size) {
     cache.Learn("t", {"t"}, std::span(text).first(size));
@@ -190,7 +190,9 @@ TEST(PrefixTreeTest, TheLimitChangesMeanwhile) {
   });
   Random random(2);
   Texts texts(&random);
-  for (int i = 0; i < testing::Count(5000, 100000); ++i) {
+  // How often the limit leaves something to find is up to the scheduler of the system.
+  const int count = testing::Count(5000, 100000);
+  for (int i = 0; i < count || (i < 20 * count && cache.stats().hit_tokens <= 1000); ++i) {
     const Text text = texts.Next();
     cache.Learn("t", {"t"}, text);
     const auto hit = cache.Find("t", text, std::ssize(text));
@@ -200,7 +202,7 @@ TEST(PrefixTreeTest, TheLimitChangesMeanwhile) {
   }
   stop = true;
   sessions.join();
-  EXPECT_GT(cache.stats().hit_tokens, 0);  // how many is up to the scheduler of the system
+  EXPECT_GT(cache.stats().hit_tokens, 1000);
 }
 
 // A cache whose memory suffices finds as much as a search through all states, and states of the

@@ -199,10 +199,6 @@ TEST(ChatTemplate, HostileTemplatesEndInErrors) {
     for (int i = 0; i < count; ++i) all += text;
     return all;
   };
-  if (!testing::kSanitized || testing::FullCounts()) {  // minutes
-    fails("{% for a in range(3000) %}{% for b in range(3000) %}{% endfor %}{% endfor %}");
-    fails("{% for i in range(2000000) %}{{ 'a' * 1000 }}{% endfor %}");
-  }
   fails("{{ range(2000000000) }}");
   fails("{{ range(-4611686018427387904, 4611686018427387904) }}");
   fails(
@@ -249,6 +245,8 @@ TEST(ChatTemplate, WorkIsBounded) {
   const std::string texts = "{% set t = 'a' * 20000000 %}{% set n = 'a' * 5000000 ~ 'b' %}";
   const std::string numbers = "{% set l = range(100000)|list %}";
   const std::vector<std::string> work = {
+      "{% for a in range(3000) %}{% for b in range(3000) %}{% endfor %}{% endfor %}",
+      "{% for i in range(2000000) %}{{ 'a' * 1000 }}{% endfor %}",
       numbers + "{{ l|select('in', l)|list|length }}",
       numbers + "{% for x in l %}{{ -1 in l }}{% endfor %}",
       numbers + "{% for x in l %}{{ l|sort|length }}{{ l|sum }}{{ l|max }}{% endfor %}",
