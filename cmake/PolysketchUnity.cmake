@@ -29,6 +29,4 @@ function(polysketch_unity target)
     string(MAKE_C_IDENTIFIER "${module}" group)
     set_source_files_properties("${source}" TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP "${group}")
   endforeach()
-  # g++ 12 inlines more and then warns of bounds within std::string.
-  target_compile_options(${target} PRIVATE -Wno-array-bounds -Wno-stringop-overflow)
 endfunction()

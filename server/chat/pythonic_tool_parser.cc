@@ -1,7 +1,6 @@
 // Calls as Python writes them: [get_weather(city="Paris"), get_time()].
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "base/bounded_json.h"
 #include "base/json_scanner.h"
@@ -110,7 +109,8 @@ class PythonicToolParser final : public ToolParser {
 
   // What was held is text, and so is what follows.
   void Leave(ToolEvents* events) {
-    AddToolEvent(Kind::kText, std::exchange(held_, ""), events);
+    AddToolEvent(Kind::kText, held_, events);
+    held_.clear();
     call_.clear();
     state_ = State::kText;
   }
