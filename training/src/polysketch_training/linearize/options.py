@@ -19,6 +19,8 @@ from polysketch_training.train_options import natural, positive
 STAGES = ("sensitivity", "transfer", "teacher", "distillation", "evaluation")
 AUTO, NONE = "auto", "none"
 _ENGINE_BLOCK, _FAR_STEP, _MOST_FAR = 64, 16, 128  # what the server reads: windows with far parts, their sizes
+# Defaults, of which a teacher that was trained for fewer tokens has its own length: what windows of 512 tokens lose shows in them.
+_LENGTHS, _SAMPLE_LENGTHS, _EVALUATION_LENGTHS = (4096,), (2048,), (1024, 2048)
 
 _DESCRIPTION = """\
 Makes a pretrained transformer one whose layers, but for some, attend to a window and the first tokens, and to what a far part of constant
@@ -78,7 +80,7 @@ def _add_layers(group) -> None:
         metavar="NATS",
         help="auto: what an answer may cost more than with all layers full, before training (default 0.5)",
     )
-    group.add_argument("--window", type=positive, default=128, metavar="W", help="tokens of a window (default 128)")
+    group.add_argument("--window", type=positive, default=512, metavar="W", help="tokens of a window (default 512)")
     group.add_argument(
         "--window-kind", choices=KINDS, default=KINDS[0], help="blocks: the own block of W tokens and the one before; sliding: the last W"
     )
@@ -113,8 +115,8 @@ def _add_far(group) -> None:
 
 def _add_distillation(group) -> None:
     group.add_argument("--steps", type=natural, default=40, metavar="N", help="steps of the optimizer; 0: no training (default 40)")
-    group.add_argument("--tokens-per-step", type=positive, default=2048, metavar="N", help="default 2048")
-    group.add_argument("--lengths", type=positives, default=(2048,), metavar="N,...", help="a step draws one (default 2048)")
+    group.add_argument("--tokens-per-step", type=positive, default=4096, metavar="N", help="default 4096")
+    group.add_argument("--lengths", type=positives, metavar="N,...", help=f"a step draws one (default {_default(_LENGTHS)})")
     group.add_argument(
         "--recall-share", type=float, default=0.6, metavar="X", help="share of the sequences with a recall task in the text (default 0.6)"
     )
@@ -128,11 +130,14 @@ def _add_distillation(group) -> None:
 
 def _add_samples(group) -> None:
     group.add_argument(
-        "--sample-length", type=positive, default=1024, metavar="N", help="tokens of a sample of sensitivity and distillation (default 1024)"
+        "--sample-length",
+        type=positive,
+        metavar="N",
+        help=f"tokens of a sample of sensitivity and distillation (default {_default(_SAMPLE_LENGTHS)})",
     )
     group.add_argument("--sample-texts", type=positive, default=2, metavar="N", help="samples of text (default 2)")
     group.add_argument("--sample-prompts", type=positive, default=3, metavar="N", help="recall prompts (default 3)")
-    group.add_argument("--evaluation-lengths", type=positives, default=(1024, 2048), metavar="N,...", help="default 1024,2048")
+    group.add_argument("--evaluation-lengths", type=positives, metavar="N,...", help=f"default {_default(_EVALUATION_LENGTHS)}")
     group.add_argument("--evaluation-texts", type=positive, default=4, metavar="N", help="for each length (default 4)")
     group.add_argument("--evaluation-prompts", type=positive, default=6, metavar="N", help="for each length (default 6)")
 
@@ -151,6 +156,10 @@ def _add_run(group) -> None:
         help="of products in training; auto: bf16 on a GPU, f32 on a CPU (default auto)",
     )
     group.add_argument("--threads", type=positive, metavar="N", help="threads of the CPU (default: torch's)")
+
+
+def _default(lengths: tuple[int, ...]) -> str:
+    return ",".join(map(str, lengths)) + ", at most the teacher's length"
 
 
 def positives(text: str) -> tuple[int, ...]:
@@ -195,10 +204,15 @@ class Options:
 
 def options_of(args: argparse.Namespace, config: dict, device: torch.device) -> Options:
     """Checks the options beside config.json of the teacher."""
+    trained = config["max_position_embeddings"]
+
+    def within(lengths: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted({min(length, trained) for length in lengths}))
+
     recipe = Recipe(
         steps=args.steps,
         tokens=args.tokens_per_step,
-        lengths=args.lengths,
+        lengths=args.lengths or within(_LENGTHS),
         recall_share=args.recall_share,
         rank=args.rank,
         targets=tuple(args.targets.split(",")),
@@ -207,9 +221,8 @@ def options_of(args: argparse.Namespace, config: dict, device: torch.device) -> 
         precision=resolve(args.precision, device),
     )
     _check_recipe(recipe)
-    samples = Samples((args.sample_length,), args.sample_texts, args.sample_prompts)
-    evaluation = Samples(args.evaluation_lengths, args.evaluation_texts, args.evaluation_prompts)
-    trained = config["max_position_embeddings"]
+    samples = Samples((args.sample_length,) if args.sample_length else within(_SAMPLE_LENGTHS), args.sample_texts, args.sample_prompts)
+    evaluation = Samples(args.evaluation_lengths or within(_EVALUATION_LENGTHS), args.evaluation_texts, args.evaluation_prompts)
     for option, lengths, positions, whose in (
         ("--lengths", recipe.lengths, trained, "teacher"),
         ("--sample-length", samples.lengths, trained, "teacher"),
