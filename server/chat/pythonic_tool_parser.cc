@@ -41,19 +41,24 @@ class PythonicToolParser final : public ToolParser {
     if (state_ == State::kStart) {
       if (c != '[') return Leave(events);
       state_ = State::kBetween;
-    } else if (closed_ || (c == ']' && calls_ == 0) || (c == ',' && (comma_ || calls_ == 0))) {
+    } else if (closed_ || !MayFollow(c)) {
       Leave(events);
     } else if (c == ']') {
       held_.clear();
       closed_ = true;
     } else if (c == ',') {
       comma_ = true;
-    } else if (calls_ == max_calls_ || (calls_ > 0 && !comma_)) {
-      Leave(events);
     } else {
       state_ = State::kCall;
       InCall(c, events);
     }
+  }
+
+  // Whether `c` may stand between calls; but for the bracket and the comma it begins one.
+  bool MayFollow(char c) const {
+    if (c == ']') return calls_ > 0;
+    if (c == ',') return calls_ > 0 && !comma_;
+    return calls_ < max_calls_ && (calls_ == 0 || comma_);
   }
 
   void InCall(char c, ToolEvents* events) {
