@@ -7,32 +7,31 @@ Prints a row for all layers full and one for each --window KIND:W with the layer
 import argparse
 import pathlib
 
+import harness
 import numpy as np
 import torch
+from hybrid_evidence import FIRST, numbers, pair
 
 from polysketch_training.linearize.decoder import Decoder, load_tokenizer
 from polysketch_training.linearize.samples import make_samples, mean, score
+from polysketch_training.linearize.scores import text_loss
 from polysketch_training.linearize.texts import prefix_of
 from polysketch_training.linearize.windows import Window
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOKENS, FIRST, BLOCK = 4096, 2048, 512
+TOKENS = 4096
 TEXT, FILLER = slice(20_000, 60_000), slice(60_000, 150_000)  # characters of a file: its sample, and what prompts are made of
 
 
+def window(text):
+    kind, _, size = text.partition(":")
+    return Window(int(size), kind, 4)
+
+
 def parse():
-    def text(value):
-        genre, _, path = value.partition("=")
-        return genre, pathlib.Path(path)
-
-    def window(value):
-        kind, _, size = value.partition(":")
-        return Window(int(size), kind, 4)
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/smollm2")
-    parser.add_argument("--text", type=text, action="append", required=True, metavar="GENRE=FILE")
-    parser.add_argument("--layers", type=lambda value: {int(part) for part in value.split(",")}, required=True, metavar="LIST")
+    parser.add_argument("--model", type=pathlib.Path, default=harness.ROOT / "models/smollm2")
+    parser.add_argument("--text", type=pair, action="append", required=True, metavar="GENRE=FILE")
+    parser.add_argument("--layers", type=numbers, required=True, metavar="LIST")
     parser.add_argument("--window", type=window, action="append", required=True, metavar="KIND:W", help="blocks or sliding, and tokens")
     parser.add_argument("--prompts", type=int, default=6, help="of up to eight facts (default 6)")
     return parser.parse_args()
@@ -40,13 +39,8 @@ def parse():
 
 def losses(decoder, ids):
     """Nats a token up to FIRST tokens, and beyond."""
-    hidden, targets = decoder.hidden(ids), torch.as_tensor(ids[1:], dtype=torch.int64)
-    nats = [
-        torch.nn.functional.cross_entropy(hidden[at : at + BLOCK][: len(part)] @ decoder.head.T, part, reduction="none")
-        for at, part in zip(range(0, len(targets), BLOCK), targets.split(BLOCK))
-    ]
-    nats = torch.cat(nats)
-    return np.array([nats[:FIRST].mean().item(), nats[FIRST:].mean().item()])
+    hidden = decoder.hidden(ids)
+    return text_loss(decoder, hidden, ids[: FIRST + 1]), text_loss(decoder, hidden[FIRST:], ids[FIRST:])
 
 
 def main():
@@ -60,20 +54,20 @@ def main():
     prompts = make_samples(tokenizer, np.array(filler, np.int32), TOKENS, texts=0, prompts=options.prompts, seed=7, prefix=prefix)
     decoder = Decoder(options.model, torch.device("cpu"), options.window[0])
 
-    def measure():
-        with torch.no_grad():
-            return [losses(decoder, ids) for ids in texts.values()], mean([score(decoder, decoder.hidden(one.ids), one) for one in prompts])
+    @torch.no_grad()
+    def row(name, teacher, sign):
+        """Prints the row of the layers that have windows now, and returns its losses [texts, 2]."""
+        found = np.array([losses(decoder, ids) for ids in texts.values()])
+        recall = mean([score(decoder, decoder.hidden(one.ids), one) for one in prompts])
+        cells = [f"{first:{sign}.3f}, {rest:{sign}.3f}" for first, rest in found - teacher]
+        print(f"| {name} | {' | '.join(cells)} | {recall['exact']:.2f} / {recall['tokens']:.2f} / {recall['nats']:.2f} |", flush=True)
+        return found
 
-    teacher, recall = measure()
-    cells = [f"{first:.3f}, {rest:.3f}" for first, rest in teacher]
     print("| windows |", " | ".join(texts), "| recall |\n|---|" + "---|" * (len(texts) + 1))
-    print("| none |", " | ".join(cells), f"| {recall['exact']:.2f} / {recall['tokens']:.2f} / {recall['nats']:.2f} |", flush=True)
+    teacher = row("none", 0.0, "")
     for decoder.window in options.window:
-        decoder.set_windows(set(range(decoder.count)) - options.layers)
-        found, recall = measure()
-        cells = [f"{first:+.3f}, {rest:+.3f}" for first, rest in np.array(found) - teacher]
-        row = f"| {decoder.window.kind}, {decoder.window.size} |"
-        print(row, " | ".join(cells), f"| {recall['exact']:.2f} / {recall['tokens']:.2f} / {recall['nats']:.2f} |", flush=True)
+        decoder.set_windows(set(range(decoder.count)) - set(options.layers))
+        row(f"{decoder.window.kind}, {decoder.window.size}", teacher, "+")
 
 
 if __name__ == "__main__":

@@ -439,6 +439,8 @@ class RefusedTest(LinearizeTest):
         self.refused("--learning-rate: expected a number above 0, found -1.0", "--learning-rate=-1")
         self.refused("--max-recall-loss: expected a number from 0, found nan", "--max-recall-loss=nan")
         self.refused("expected room for a fact and a question in half of 20 tokens", "--sample-length=20")
+        self.refused("--sample-length: expected more than the 192 tokens that a window holds, .*; found 192", "--window=96")
+        self.refused("--sample-length: .* 192 tokens that a window holds", "--window=192", "--window-kind=sliding")
 
     def test_texts(self):
         short = self.dir / "short.txt"

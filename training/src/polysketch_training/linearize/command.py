@@ -97,6 +97,11 @@ class Run:
         if options.recipe.steps and len(self._texts.train) < shortest:
             raise ToolError(f"--text: expected at least {shortest} tokens for training, found {len(self._texts.train)}")
         self._samples = self._make(options.samples, self._texts.sensitivity, _SENSITIVITY_SEED)
+        if options.layers is None and max(options.samples.lengths) <= options.window.most:
+            raise ToolError(
+                f"--sample-length: expected more than the {options.window.most} tokens that a window holds, or --layers with a list;"
+                f" found {max(options.samples.lengths)}: no layer would lose a token"
+            )
         self._of_evaluation = self._make(options.evaluation, self._texts.evaluation, _EVALUATION_SEED)
 
     def _make(self, wanted, text, seed: int) -> list[Sample]:

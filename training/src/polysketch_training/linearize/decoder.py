@@ -52,7 +52,7 @@ class Seen:
 
     def attend(self, q, k, v, scale: float, window: Window | None, far: FarPart | None) -> torch.Tensor:
         rows = None
-        if window is not None and far is not None and q.shape[2] > 2 * window.size:
+        if window is not None and far is not None and q.shape[2] > window.most:
             rows = far.rows(before_rope(q, self.rope), before_rope(k, self.rope))
         return attend(q, k, v, scale, window, rows)
 

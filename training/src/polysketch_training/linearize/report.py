@@ -5,6 +5,7 @@ import dataclasses
 from polysketch_training.linearize.evaluation import MODELS, SCALED
 from polysketch_training.linearize.far import AFFINE_SQUARE, LINEAR
 from polysketch_training.linearize.sensitivity import Sensitivity
+from polysketch_training.linearize.windows import Window
 
 _FAR_WORDS = {AFFINE_SQUARE: "squares of products", LINEAR: "products of elu + 1"}
 _STILL = 0.05  # of the gain: what may be missing where recall has stopped to grow
@@ -50,7 +51,7 @@ class Report:
     def _head(self) -> str:
         windows = self.layers - len(self.full)
         w = self.window
-        kept = 2 * w["size"] if w["kind"] == "blocks" else w["size"]
+        kept = Window(**w).most
         growing = self.kv_bytes_of_token * len(self.full)
         far = "There are no far parts."
         state = ""

@@ -58,7 +58,7 @@ class Transfer(Training):
     def _choose_scales(self) -> None:
         """Each query head begins with the scale that brings its output nearest to the teacher's on the first sequence: where a far part
         adds little, training would not shrink a common one in time."""
-        first = 2 * self._decoder.window.size
+        first = self._decoder.window.most
 
         def see(i: int, attend: Attend, teacher: torch.Tensor) -> None:
             part, errors = self._decoder.far[i], []
@@ -134,7 +134,7 @@ def helped(errors: dict[int, dict]) -> list[int]:
 def observed(decoder: Decoder, ids, use, *, far: bool = True) -> None:
     """Calls use(layer, error) in each layer with a far part: the squared error of the output, after Wo, of window and sinks, and with `far`
     the far part, as a share of the squares of what full attention puts out there. Of the tokens that have a far part."""
-    first = 2 * decoder.window.size
+    first = decoder.window.most
 
     def see(i: int, attend: Attend, teacher: torch.Tensor) -> None:
         part, project = decoder.far[i], decoder.inner.layers[i].self_attn.o_proj.weight

@@ -20,6 +20,11 @@ class Window:
     kind: str  # of KINDS: the own block of w tokens and the one before, or the last w tokens
     sinks: int  # first tokens of the sequence that every token attends to
 
+    @property
+    def most(self) -> int:
+        """Tokens of the window at its longest."""
+        return self.size if self.kind == "sliding" else 2 * self.size
+
 
 def visible(t: torch.Tensor, s: torch.Tensor, window: Window) -> torch.Tensor:
     """Whether token t attends to token s."""
