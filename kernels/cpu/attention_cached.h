@@ -316,12 +316,11 @@ class CachedHead {
   template <typename Element>
   NearBlock<Element, Element> Block(int64_t tile) const {
     const int64_t next = Next(tile);
-    const Element *keys = Keys<Element>(tile), *values = Values<Element>(tile);
-    return {{keys, rows_.spec.near_dim(), {keys, Keys<Element>(next)}},
+    return {{Keys<Element>(tile), rows_.spec.near_dim(), {nullptr, Keys<Element>(next)}},
             kKeyPanel,
-            values,
+            Values<Element>(tile),
             rows_.layout.padded_dim,
-            {values, Values<Element>(next)}};
+            {nullptr, Values<Element>(next)}};
   }
 
   // Multiplies the scores or weights of a query by the scales of a tile's keys or values.

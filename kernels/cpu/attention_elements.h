@@ -20,40 +20,35 @@ PS_INLINE V LoadElements(const F32* p) { return Load(&p->value); }
 PS_INLINE V LoadElements(const F16* p) { return LoadF16(&p->bits); }
 PS_INLINE V LoadElements(const int8_t* p) { return LoadSignedBytes(p); }
 
-// B of a product as such elements. Prefetches what is `ahead` bytes after a row: the hardware's
-// prefetchers stop at the end of a page, and a tile is as short as one.
+// A tile of a cache as operand B. A product reads a few columns at a time, from the first row to the
+// last, and prefetches the next tile meanwhile: in the order of its addresses, which memory answers
+// up to twice as fast as the order of the columns.
 template <typename Element>
 struct ElementRows {
   static constexpr int kStep = 1;
   const Element* data;
   int64_t stride;
-  int64_t ahead;
+  int64_t rows;
+  const char* next;  // what the first row prefetches
   template <int NV, int kPart>
   PS_INLINE void LoadRow(const ElementRows& b, int64_t k, V (&out)[NV]) {
-    const Element* row = b.data + k * b.stride;
     constexpr int kBytes = NV * kLanes * static_cast<int>(sizeof(Element)), kLine = 64;
+    const Element* row = b.data + k * b.stride;
 #pragma GCC unroll 4
-    for (int i = 0; i < kBytes; i += kLine) {
-      __builtin_prefetch(reinterpret_cast<const char*>(row) + b.ahead + i);
-    }
+    for (int i = 0; i < kBytes; i += kLine) __builtin_prefetch(b.next + k * kBytes + i);
 #pragma GCC unroll 8
     for (int n = 0; n < NV; ++n) out[n] = LoadElements(row + n * kLanes);
   }
-  ElementRows Columns(int64_t first) const { return {data + first, stride, ahead}; }
+  ElementRows Columns(int64_t first) const {
+    const auto bytes = static_cast<int64_t>(sizeof(Element)) * first * rows;
+    return {data + first, stride, rows, next + bytes};
+  }
 };
 
-// ahead: `next` continues where `end` is reached.
-PS_INLINE int64_t DistanceOf(const Readahead& ahead) {
-  return static_cast<const char*>(ahead.next) - static_cast<const char*>(ahead.end);
-}
-PS_INLINE ElementRows<F32> RowsOf(const F32* data, int64_t stride, const Readahead& ahead) {
-  return {data, stride, DistanceOf(ahead)};
-}
-PS_INLINE ElementRows<F16> RowsOf(const F16* data, int64_t stride, const Readahead& ahead) {
-  return {data, stride, DistanceOf(ahead)};
-}
-PS_INLINE ElementRows<int8_t> RowsOf(const int8_t* data, int64_t stride, const Readahead& ahead) {
-  return {data, stride, DistanceOf(ahead)};
+template <typename Element>
+PS_INLINE ElementRows<Element> RowsOf(const Element* data, int64_t stride, int64_t rows,
+                                      const Readahead& ahead) {
+  return {data, stride, rows, static_cast<const char*>(ahead.next)};
 }
 
 PS_INLINE void Put(float value, F32* out) { out->value = value; }

@@ -59,10 +59,13 @@ PS_INLINE V PolynomialSquare(const NearWeight& weight, V score) {
   return Mul(value, value);
 }
 
-PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride, const Readahead& /*ahead*/) {
+// rows: of the tile or block that begins at `data`.
+PS_INLINE RowsF32 RowsOf(const float* data, int64_t stride, int64_t /*rows*/,
+                         const Readahead& /*ahead*/) {
   return {data, stride};
 }
-PS_INLINE RowsBf16 RowsOf(const uint16_t* data, int64_t stride, const Readahead& ahead) {
+PS_INLINE RowsBf16 RowsOf(const uint16_t* data, int64_t stride, int64_t /*rows*/,
+                          const Readahead& ahead) {
   return {data, stride, ahead};
 }
 
@@ -74,7 +77,8 @@ struct KeyPanels {
   int64_t dim;
   Readahead ahead = {};
   auto Columns(int64_t first) const {
-    return RowsOf(data + KeyIndex(dim, 0, first), kKeyPanel, ahead);
+    const int64_t column = first % kKeyPanel;
+    return RowsOf(data + KeyIndex(dim, 0, first - column), kKeyPanel, dim, ahead).Columns(column);
   }
 };
 
@@ -185,14 +189,14 @@ template <typename Key, typename Value>
 static void AddValues(int rows, int64_t first, int64_t block_size, const float* weights,
                       const NearBlock<Key, Value>& block, int vectors, float* out, int heads = 1) {
   const int64_t common = Limit(first, 0, block_size);
-  const auto values = RowsOf(block.values, block.values_row, block.values_ahead);
+  const auto values = RowsOf(block.values, block.values_row, block.scores_row, block.values_ahead);
   MultiplyInCache(weights, block.scores_row, 1, rows, common, values, vectors, out,
                   block.values_row, true);
   for (int t = 1, m = heads; m < rows; ++t, m += heads) {
     const int64_t rest = Limit(first, t, block_size) - common;
     if (rest <= 0) continue;
-    const auto tail =
-        RowsOf(block.values + common * block.values_row, block.values_row, block.values_ahead);
+    const auto tail = RowsOf(block.values + common * block.values_row, block.values_row,
+                             block.scores_row - common, block.values_ahead);
     MultiplyInCache(weights + m * block.scores_row + common, block.scores_row, 1, heads, rest, tail,
                     vectors, out + m * block.values_row, block.values_row, true);
   }

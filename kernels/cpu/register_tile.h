@@ -26,7 +26,8 @@ struct RowsF32 {
   RowsF32 Columns(int64_t first) const { return {data + first, stride}; }
 };
 
-// Where prefetches that run past the `end` of an array continue.
+// What is read after an operand. Prefetches that run past the `end` of its array continue at `next`;
+// those of a tile of a cache (attention_elements.h) begin there.
 struct Readahead {
   const void* end;
   const void* next;
