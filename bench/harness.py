@@ -1,6 +1,7 @@
 """A server process of the build and its clients, for the scripts of this folder."""
 
 import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 OWN_CPU = 'polysketch_cpu_seconds_total{part="server"}'
+_PR_SET_PDEATHSIG, _LIBC = 1, ctypes.CDLL(None)
 # A decode step for each token: the number of accepted drafts depends on the text.
 GREEDY = ["--ignore-eos", "--temperature=0", "--draft-tokens=0"]
 
@@ -47,6 +49,11 @@ def turns(kinds, number):
     return sorted(kinds, reverse=number % 2 == 1)
 
 
+def end_with_parent():
+    """In a child process: ends it when this script is killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class Server:
     """polysketch-server on free loopback ports, from the ready line to the end of the with statement."""
 
@@ -57,7 +64,7 @@ class Server:
         self._process = subprocess.Popen(
             [options.bin / "polysketch-server", f"--model={options.model}", "--listen=127.0.0.1:0",
              "--metrics-listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--log-level=warning", *flags, *options.server_flag],
-            stdout=subprocess.PIPE, stderr=self._log, text=True, env=self._environment)
+            stdout=subprocess.PIPE, stderr=self._log, text=True, env=self._environment, preexec_fn=end_with_parent)
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"the server ended with {self._process.wait()}:\n{self.log()}")
