@@ -23,6 +23,11 @@ _RATE_TOKENS = 256
 # What the heap of glibc 2.36 keeps of the activations of every layer that are freed: 0.9 of them in sequences of 512 tokens, 0.7 of 1,024 and
 # of 2,048 (SmolLM2-135M).
 _HEAP_KEEPS = 0.7
+# Seconds of an operation beside those of one in the products that measure_rate measures, and of gradients beside forward (float32, torch on two
+# threads of an AMD EPYC, Zen 3; 2,048 and 8,192 tokens).
+_WINDOW_COST, _LOGITS_COST = 1.8, 1.5
+_MATRIX_GRADIENTS, _FULL_GRADIENTS, _WINDOW_GRADIENTS = 1.2, 3.3, 2.0
+_LOGITS_PASSES = 4  # of the teacher, of the student, divergence, gradients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +67,14 @@ class Shape:
             "down": (self.mlp, self.width),
         }[target]
 
-    def layer_flops(self, keys: float) -> float:
-        """Of a token that attends to `keys` tokens."""
-        matrices = sum(a * b for a, b in map(self.sizes, ("q", "k", "v", "o", "gate", "up", "down")))
-        return 2 * matrices + 4 * self.heads * self.head * keys
+    def layer_flops(self, keys: float, *, window: bool = False, trained: bool = False) -> float:
+        """Of a token that attends to `keys` tokens, in time of operations of products of matrices. trained: forward, again, and gradients of
+        activations."""
+        matrices = 2 * sum(a * b for a, b in map(self.sizes, ("q", "k", "v", "o", "gate", "up", "down")))
+        attention = 4 * self.heads * self.head * keys * (_WINDOW_COST if window else 1)
+        if not trained:
+            return matrices + attention
+        return matrices * (2 + _MATRIX_GRADIENTS) + attention * (2 + (_WINDOW_GRADIENTS if window else _FULL_GRADIENTS))
 
     def far_flops(self, far: FarShape) -> float:
         """Of a token: its maps, its part of the sums, and what its queries read."""
@@ -77,7 +86,7 @@ class Shape:
 
     @property
     def logits_flops(self) -> float:
-        return 2 * self.vocabulary * self.width
+        return _LOGITS_COST * 2 * self.vocabulary * self.width
 
     def lora(self, rank: int, targets) -> int:
         return self.layers * rank * sum(sum(self.sizes(target)) for target in targets)
@@ -161,9 +170,12 @@ def _flops(shape: Shape, options: Options) -> dict[str, float]:
     def full(length: int) -> float:
         return shape.layers * shape.layer_flops(length / 2)
 
-    def windows(length: int, far: bool = False) -> float:
-        own = shape.far_flops(options.far.shape) if far and options.far else 0
-        return shape.layers * (shape.layer_flops(min(near, length / 2)) + own)
+    def student(length: int, far: bool = False, *, trained: bool = False) -> float:
+        """The full layers of --layers auto are not known: they count as windows."""
+        full_layers = len(options.layers or ())
+        own = shape.far_flops(options.far.shape) * (3 if trained else 1) if far and options.far else 0
+        of_window = shape.layer_flops(min(near, length / 2), window=True, trained=trained) + own
+        return full_layers * shape.layer_flops(length / 2, trained=trained) + (shape.layers - full_layers) * of_window
 
     points = len(curve_points(shape.layers)) - 1
     (length,) = samples.lengths
@@ -179,18 +191,18 @@ def _flops(shape: Shape, options: Options) -> dict[str, float]:
         flops["attention transfer"] = options.far.steps * recipe.tokens * (full(mean_length) + 3 * shape.layers * width)
     teachers = 2 if options.scaling else 1
     flops["teacher in evaluation"] = sum(
-        (evaluation.texts + evaluation.prompts) * n * (teachers * full(n) + windows(n)) + evaluation.texts * n * 4 * shape.logits_flops
+        (evaluation.texts + evaluation.prompts) * n * (teachers * full(n) + student(n)) + evaluation.texts * n * 4 * shape.logits_flops
         for n in evaluation.lengths
     )
     if recipe.steps:
         flops["teacher's states"] = recipe.total * full(mean_length)
         # Forward, again, and gradients of activations: the weights have none.
         for far, of in students:
-            flops[f"distillation{of}"] = recipe.total * (3 * windows(mean_length, far) + 3 * shape.logits_flops)
-            flops[f"its measurements{of}"] = measured * (samples.tokens * windows(length, far) + samples.text_tokens * shape.logits_flops)
+            flops[f"distillation{of}"] = recipe.total * (student(mean_length, far, trained=True) + _LOGITS_PASSES * shape.logits_flops)
+            flops[f"its measurements{of}"] = measured * (samples.tokens * student(length, far) + samples.text_tokens * shape.logits_flops)
     for far, of in students:
         flops[f"evaluation{of}"] = sum(
-            (evaluation.texts + evaluation.prompts) * n * windows(n, far) + evaluation.texts * n * 3 * shape.logits_flops
+            (evaluation.texts + evaluation.prompts) * n * student(n, far) + evaluation.texts * n * 3 * shape.logits_flops
             for n in evaluation.lengths
         )
     return flops
