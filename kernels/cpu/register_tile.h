@@ -135,6 +135,13 @@ template <typename B>
 static void MultiplyInCache(const float* a, int64_t a_row, int64_t a_col, int rows, int64_t depth,
                             const B& b, int vectors, float* c, int64_t c_row, bool accumulate) {
   int n = 0;
+  if constexpr (kMaxTileVectors < kSingleRowVectors) {
+    // A row leaves registers for more columns, so that B is read in long runs.
+    for (; rows == 1 && n + kSingleRowVectors <= vectors; n += kSingleRowVectors) {
+      ProductTile<1, kSingleRowVectors>(a, a_row, a_col, depth, b.Columns(n * kLanes),
+                                        c + n * kLanes, c_row, accumulate);
+    }
+  }
   for (; n + kMaxTileVectors <= vectors; n += kMaxTileVectors) {
     ProductBand<kMaxTileVectors>(a, a_row, a_col, rows, depth, b.Columns(n * kLanes),
                                  c + n * kLanes, c_row, accumulate);

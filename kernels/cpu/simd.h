@@ -24,8 +24,8 @@ constexpr int kMaxTileVectors = 4;
 constexpr int kPanelVectors = 2;  // vectors of a 32-column weight panel in one tile
 // Panels that a single row multiplies at a time: 8 accumulators cover the latency of FMA.
 constexpr int kSingleRowPanels = 4;
-// Vectors of columns in a product of one row of 16-bit integers (integer_tile.h): a broadcast
-// serves them all.
+// Vectors of columns in a product of one row (register_tile.h; of 16-bit integers, integer_tile.h):
+// a broadcast serves them all.
 constexpr int kSingleRowVectors = 4;
 
 struct V {
