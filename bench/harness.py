@@ -49,7 +49,7 @@ def turns(kinds, number):
     return sorted(kinds, reverse=number % 2 == 1)
 
 
-def end_with_parent():
+def _end_with_parent():
     """In a child process: ends it when this script is killed."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -64,7 +64,7 @@ class Server:
         self._process = subprocess.Popen(
             [options.bin / "polysketch-server", f"--model={options.model}", "--listen=127.0.0.1:0",
              "--metrics-listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--log-level=warning", *flags, *options.server_flag],
-            stdout=subprocess.PIPE, stderr=self._log, text=True, env=self._environment, preexec_fn=end_with_parent)
+            stdout=subprocess.PIPE, stderr=self._log, text=True, env=self._environment, preexec_fn=_end_with_parent)
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"the server ended with {self._process.wait()}:\n{self.log()}")
