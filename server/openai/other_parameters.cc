@@ -70,6 +70,7 @@ std::vector<RefusedParameters> AllRefused() {
       {"the field of log-probabilities is `logprobs`", {"n_probs=0"}},
       {"the field of the number of choices is `n`", {"n_cmpl=1"}},
       {"the server has no adapters", {"lora"}},
+      {"only completions read it, and the server stores no prompts", {"prompt"}},
       // Where an endpoint does not read them.
       {"it is a parameter of another endpoint",
        {"best_of=1",
@@ -101,7 +102,6 @@ std::vector<RefusedParameters> AllRefused() {
         "messages",
         "logprobs",
         "prompt_logprobs",
-        "prompt",
         "response_format",
         "return_token_ids",
         "return_tokens_as_token_ids",
