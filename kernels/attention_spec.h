@@ -62,15 +62,16 @@ struct AttentionSpec {
   int sinks = 0;  // of a spec with a window
   // Of softmax with a window of blocks, whole blocks of `block` tokens: the far part, which has the
   // tokens that have left the window. Weights are those of far_kind, (f(q).f(k))^2 of
-  // symmetric_power or f(q).f(k) of linear, times min(1, far_length / t), t the query's position;
-  // f(q) and f(k), the far rows, have far_size elements.
+  // symmetric_power and learned_sketch or f(q).f(k) of linear, times min(1, far_length / t), t the
+  // query's position; f(q) and f(k), the far rows, have far_size elements.
   AttentionKind far_kind = AttentionKind::kSymmetricPower;
   int far_size = 0;  // r, a multiple of 16; 0: no far part
   int far_length = 0;
   float stabilizer = 1;  // c of the denominator; 0 for softmax
   float alpha = 0;       // polynomial_square, whose P is of (q'.k' + alpha) / beta
   float beta = 1;
-  // Whether weights are multiplied by e^(G_t - G_s) (AttentionInput::log_decay); recurrent kinds.
+  // Whether weights are multiplied by e^(G_t - G_s) (AttentionInput::log_decay): recurrent kinds.
+  // With a far part far weights by e^(G_l - G_s), l the last token that has left the window.
   bool decay_gate = false;
   StateFormat state_format = StateFormat::kF32;
 
@@ -106,6 +107,7 @@ struct AttentionSpec {
     (far.sketched() ? far.sketch_size : far.num_features) = far_size;
     far.block = block;
     far.stabilizer = 0;
+    far.decay_gate = decay_gate;
     far.state_format = state_format == StateFormat::kF16 ? StateFormat::kBf16 : state_format;
     return far;
   }

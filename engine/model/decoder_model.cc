@@ -47,7 +47,9 @@ struct DecoderModel::Workspace {
         raise(&qkv, shape.row());
         raise(&qk, heads * shape.head_dim);
         raise(&near_qk, attention.keeps_far_keys() ? heads * shape.head_dim : 0);
-        raise(&sketch, heads * attention.far_dim());
+        // A far part of sketches has those of the network beside the maps of them.
+        const bool twice = attention.far_part() && attention.FarPart().learned_sketch();
+        raise(&sketch, heads * attention.far_dim() * (twice ? 2 : 1));
         raise(&attended, shape.q_row());
         raise(&log_decay, attention.decay_gate ? shape.kv_heads : 0);
       }
@@ -286,8 +288,16 @@ void DecoderModel::FarMaps(const AttentionSpec& attention, const LayerWeights& w
   }
   float* far_q = space_->sketch;
   float* far_k = far_q + rows * shape.heads * r;
-  ops.HeadMaps(q, rows, shape.heads, d, w.far_q, w.far_q_bias, r, far_q);
-  ops.HeadMaps(k, rows, shape.kv_heads, d, w.far_k, w.far_k_bias, r, far_k);
+  int width = d;
+  if (attention.far_kind == AttentionKind::kLearnedSketch) {
+    float* sketches = far_k + rows * shape.kv_heads * r;
+    ops.LearnedSketch(w.network, q, rows * (shape.heads + shape.kv_heads), sketches);
+    q = sketches;
+    k = q + rows * shape.heads * r;
+    width = r;
+  }
+  ops.HeadMaps(q, rows, shape.heads, width, w.far_q, w.far_q_bias, r, far_q);
+  ops.HeadMaps(k, rows, shape.kv_heads, width, w.far_k, w.far_k_bias, r, far_k);
   if (attention.far_kind == AttentionKind::kLinear) {
     ops.LinearFeatures(far_q, rows * shape.heads, r, w.far_q_factors, shape.heads, far_q);
     ops.LinearFeatures(far_k, rows * shape.kv_heads, r, nullptr, 1, far_k);

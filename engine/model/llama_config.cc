@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/bounded_json.h"
@@ -33,8 +36,11 @@ constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attenti
                            kWithSinks = "window_with_sinks", kWithFarPart = "window_with_far_part";
 // Kinds of windows.
 constexpr std::string_view kSlidingWindow = "sliding", kWindowOfBlocks = "blocks";
-// Of far parts: squares and features of affine maps, and what the size of these is a multiple of.
-constexpr std::string_view kSquaresOfMaps = "affine_square", kFeaturesOfMaps = "linear";
+// Of far parts: squares and features of affine maps, and squares of such maps of sketches.
+constexpr std::pair<std::string_view, AttentionKind> kFarKinds[] = {
+    {"affine_square", AttentionKind::kSymmetricPower},
+    {"linear", AttentionKind::kLinear},
+    {"learned_sketch", AttentionKind::kLearnedSketch}};
 constexpr int kFarSizeUnit = 16, kFarSizeLimit = 128;
 // The limits exceed any model, and no product of sizes within them overflows int64.
 constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
@@ -420,6 +426,7 @@ class LlamaConfigReader {
       attention.far_kind = far.far_kind;
       attention.far_size = far.far_size;
       attention.far_length = far.far_length;
+      attention.decay_gate = far.decay_gate;
     }
   }
 
@@ -428,14 +435,16 @@ class LlamaConfigReader {
     const std::string kind = fields_.String("attention_far_kind", false);
     far->far_size = fields_.Int("attention_far_size", kFarSizeUnit, kFarSizeLimit);
     far->far_length = fields_.Int("attention_far_length", 1, kPositionsLimit);
+    far->decay_gate = fields_.Bool("attention_far_decay_gate", false);
     if (!fields_.status().ok()) return;
-    if (kind != kSquaresOfMaps && kind != kFeaturesOfMaps) {
-      return fields_.Fail("attention_far_kind",
-                          StrCat("expected \"", kSquaresOfMaps, "\" or \"", kFeaturesOfMaps,
-                                 "\", found \"", Abbreviate(kind), "\""));
+    const auto* known = std::ranges::find(kFarKinds, kind, [](const auto& of) { return of.first; });
+    if (known == std::end(kFarKinds)) {
+      return fields_.Fail(
+          "attention_far_kind",
+          StrCat("expected \"", kFarKinds[0].first, "\", \"", kFarKinds[1].first, "\" or \"",
+                 kFarKinds[2].first, "\", found \"", Abbreviate(kind), "\""));
     }
-    far->far_kind =
-        kind == kFeaturesOfMaps ? AttentionKind::kLinear : AttentionKind::kSymmetricPower;
+    far->far_kind = known->second;
     if (far->far_size % kFarSizeUnit != 0) {
       return fields_.Fail("attention_far_size", StrCat("expected a multiple of ", kFarSizeUnit,
                                                        ", found ", far->far_size));

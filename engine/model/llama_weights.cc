@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/model_config.h"
 #include "engine/model/llama_weights.h"
 #include "engine/model/residual_rotation.h"
 
@@ -69,8 +71,11 @@ class LlamaReader {
     layer->attn_norm = attn_norm.norm;
     layer->mlp.norm = mlp_norm.norm;
     PS_RETURN_IF_ERROR(Attention(prefix + "self_attn.", attention, attn_norm, layer));
-    if (attention.decay_gate)
-      PS_RETURN_IF_ERROR(DecayGate(prefix + "self_attn.g_proj.", attention, attn_norm, layer));
+    if (attention.decay_gate) {
+      const bool far = attention.far_part();
+      PS_RETURN_IF_ERROR(DecayGate(prefix + (far ? "self_attn.far_gate." : "self_attn.g_proj."),
+                                   attention, attn_norm, far || frame_.qkv_bias, layer));
+    }
     if (attention.far_part()) PS_RETURN_IF_ERROR(FarPart(prefix + "self_attn.", attention, layer));
     return Mlp(prefix + "mlp.", mlp_norm, &layer->mlp);
   }
@@ -105,11 +110,11 @@ class LlamaReader {
   }
 
   Status DecayGate(const std::string& name, const AttentionSpec& attention, const StreamNorm& norm,
-                   LayerWeights* layer) {
+                   bool bias, LayerWeights* layer) {
     const Rows gate[] = {{name + "weight", attention.key_heads()}};
     PS_ASSIGN_OR_RETURN(layer->gate, reader_.ReadJoined(gate, frame_.width, OfReader(norm.scale),
                                                         MatrixRole::kExact));
-    if (frame_.qkv_bias) {
+    if (bias) {
       PS_ASSIGN_OR_RETURN(layer->gate_bias,
                           reader_.ReadVector(name + "bias", attention.key_heads()));
     }
@@ -117,15 +122,21 @@ class LlamaReader {
   }
 
   Status FarPart(const std::string& attn, const AttentionSpec& attention, LayerWeights* layer) {
-    const int64_t r = attention.far_size, d = attention.head_dim;
-    PS_ASSIGN_OR_RETURN(layer->far_q, FarMaps(attn + "far_q.weight", attention.heads, r, d));
+    const int64_t r = attention.far_size;
+    const bool sketched = attention.far_kind == AttentionKind::kLearnedSketch;
+    if (sketched) PS_RETURN_IF_ERROR(FarSketch(attn + "far_sketch.", attention, &layer->network));
+    const auto maps = [&](const std::string& name, int64_t heads) {
+      const Edit paired = sketched ? Edit() : PairedColumns(attention.head_dim);
+      return FarMaps(name, heads, r, sketched ? r : attention.head_dim, paired);
+    };
+    PS_ASSIGN_OR_RETURN(layer->far_q, maps(attn + "far_q.weight", attention.heads));
     PS_ASSIGN_OR_RETURN(layer->far_q_bias,
                         reader_.ReadVector(attn + "far_q.bias", attention.heads * r));
     if (attention.far_kind == AttentionKind::kLinear) {
       PS_ASSIGN_OR_RETURN(layer->far_q_factors,
                           reader_.ReadVector(attn + "far_q.scale", attention.heads));
     }
-    PS_ASSIGN_OR_RETURN(layer->far_k, FarMaps(attn + "far_k.weight", attention.key_heads(), r, d));
+    PS_ASSIGN_OR_RETURN(layer->far_k, maps(attn + "far_k.weight", attention.key_heads()));
     PS_ASSIGN_OR_RETURN(layer->far_k_bias,
                         reader_.ReadVector(attn + "far_k.bias", attention.key_heads() * r));
     return Status();
@@ -151,21 +162,61 @@ class LlamaReader {
     return Status();
   }
 
-  // Maps [heads * r, d] as [heads, d, r], the elements of a head in the order of
-  // WeightReader::Rows.
-  Result<const float*> FarMaps(const std::string& name, int64_t heads, int64_t r, int64_t d) {
-    const int64_t shape[] = {heads * r, d};
-    PS_ASSIGN_OR_RETURN(const std::vector<float> stored, reader_.ReadFloats(name, shape));
+  // Maps [heads * r, width] as [heads, width, r].
+  Result<const float*> FarMaps(const std::string& name, int64_t heads, int64_t r, int64_t width,
+                               const Edit& edit) {
+    const int64_t shape[] = {heads * r, width};
+    PS_ASSIGN_OR_RETURN(std::vector<float> stored, reader_.ReadFloats(name, shape));
+    if (edit) edit(stored);
     std::vector<float> maps(stored.size());
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t j = 0; j < r; ++j) {
-        for (int64_t i = 0; i < d; ++i) {
-          const int64_t paired = i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1;
-          maps[(h * d + paired) * r + j] = stored[(h * r + j) * d + i];
+        for (int64_t i = 0; i < width; ++i) {
+          maps[(h * width + i) * r + j] = stored[(h * r + j) * width + i];
         }
       }
     }
     return reader_.KeepVector(maps);
+  }
+
+  // The network of a far part, whose tensors are those of a PolySketchFormer, matrices [out, in].
+  Status FarSketch(const std::string& prefix, const AttentionSpec& attention,
+                   SketchNetwork* network) {
+    const int64_t d = attention.head_dim, r = attention.far_size;
+    const int64_t hidden = ModelConfig::kSketchExpansion * r;
+    network->input = attention.head_dim;
+    network->size = attention.far_size;
+    for (int b = 0; b < 2; ++b) {
+      for (int l = 0; l < ModelConfig::kSketchLevels; ++l) {
+        const std::string name = StrCat(prefix, "branch", b + 1, ".level", l, ".");
+        const int64_t in = l == 0 ? d : r;
+        const Edit paired = l == 0 ? PairedColumns(d) : Edit();
+        SketchNetwork::Level& level = network->branch[b][l];
+        PS_ASSIGN_OR_RETURN(level.norm.scale, reader_.ReadVector(name + "norm.scale", in, paired));
+        PS_ASSIGN_OR_RETURN(level.norm.bias, reader_.ReadVector(name + "norm.bias", in, paired));
+        const Rows up[] = {{name + "up.weight", hidden}};
+        PS_ASSIGN_OR_RETURN(level.up, reader_.ReadJoined(up, in, paired, MatrixRole::kSketch));
+        PS_ASSIGN_OR_RETURN(
+            level.down, reader_.ReadMatrix(name + "down.weight", hidden, r, MatrixLayout::kOutIn,
+                                           MatrixRole::kSketch));
+      }
+    }
+    return Status();
+  }
+
+  // Brings the columns of a matrix of `width` columns to the order of a head's elements in the
+  // activations, that of WeightReader::Rows.
+  static Edit PairedColumns(int64_t width) {
+    return [width](std::span<float> values) {
+      std::vector<float> row(static_cast<size_t>(width));
+      for (size_t first = 0; first < values.size(); first += row.size()) {
+        const std::span<float> stored = values.subspan(first, row.size());
+        for (int64_t i = 0; i < width; ++i) {
+          row[i < width / 2 ? 2 * i : 2 * (i - width / 2) + 1] = stored[i];
+        }
+        std::ranges::copy(row, stored.begin());
+      }
+    };
   }
 
   // `factor`: of the norm's output.

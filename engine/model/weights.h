@@ -22,7 +22,7 @@ struct LayerWeights {
   // [d]; without a scale: none
   NormWeights q_norm, k_norm;
   NormWeights near_q_norm, near_k_norm;  // [d]; mixed kinds
-  SketchNetwork network;                 // learned kinds
+  SketchNetwork network;                 // learned kinds, and far parts of learned_sketch
   RandomSketch random_sketch;            // random kinds; its spans point into random_levels
   std::vector<std::vector<const Matrix*>> random_matrices;
   std::vector<std::span<const Matrix* const>> random_levels;
@@ -31,7 +31,8 @@ struct LayerWeights {
   const float* gate_bias = nullptr;  // [Hkv]
   // Of the far part of a window: affine maps of each head, [H, d, r] and [H, r] of queries, [Hkv,
   // d, r] and [Hkv, r] of keys (Backend::HeadMaps). They are f(q) and f(k), or of linear their
-  // features (Backend::LinearFeatures), those of queries times factors [H].
+  // features (Backend::LinearFeatures), those of queries times factors [H]. Of learned_sketch they
+  // take the network's sketches: d is r.
   const float *far_q = nullptr, *far_q_bias = nullptr, *far_q_factors = nullptr;
   const float *far_k = nullptr, *far_k_bias = nullptr;
   // polynomial_square: a_0 to a_p of each head, [H, p + 1]. affine_square: the terms (c, f) of each

@@ -21,6 +21,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/attention_append.h"
 #include "kernels/cpu/attention_cached.h"
+#include "kernels/cpu/attention_decay.h"
 #include "kernels/cpu/attention_elements.h"
 #include "kernels/cpu/attention_far_part.h"
 #include "kernels/cpu/attention_rows.h"
@@ -81,6 +82,18 @@ static void AppendCached(const HeadRows& rows, KvLayer* cache, int64_t position,
       default:
         AppendElements<F32>(rows, cache, block, run);
     }
+    row += run.count;
+  }
+}
+
+// Stores the log decays of all rows of a segment, whose sums continue one another.
+static void AppendCachedDecay(const HeadRows& rows, KvLayer* cache, int64_t position,
+                              int64_t count) {
+  if (!rows.spec.decay_gate) return;
+  for (int64_t row = 0; row < count;) {
+    const SegmentInBlock run = RowsInBlock(rows.spec, position, row, count);
+    AppendDecay(rows.LogDecay(row), rows.spec.key_heads(), run.count, run.block_offset,
+                cache->DecaySums((position + row) / rows.spec.block, rows.head));
     row += run.count;
   }
 }
@@ -312,9 +325,10 @@ class CachedAttention {
       const int64_t position = segment.state->position();
       const Range tokens =
           Part{task % parts, parts}.Of({position, position + segment.rows}, kTokenUnit);
-      AppendCached(Rows(segment, static_cast<int>(task / parts % kv_heads)),
-                   &CacheOf(segment, layer_), position,
-                   {tokens.first - position, tokens.last - position});
+      const HeadRows rows = Rows(segment, static_cast<int>(task / parts % kv_heads));
+      KvLayer* cache = &CacheOf(segment, layer_);
+      AppendCached(rows, cache, position, {tokens.first - position, tokens.last - position});
+      if (task % parts == 0) AppendCachedDecay(rows, cache, position, segment.rows);
     });
   }
 
@@ -381,6 +395,7 @@ class CachedAttention {
       KvLayer& cache = CacheOf(*of.segment, layer_);
       if (spans.last == of.spans && of.together < 0 && Together(of)) {
         AppendCached(rows, &cache, of.token, {0, of.tokens});
+        AppendCachedDecay(rows, &cache, of.token, of.tokens);
       }
       if (of.together >= 0) GatherQueries(of, scratch.queries);
       const CachedHead head(rows, &cache, tiles_, of, far_weights_, scratch);

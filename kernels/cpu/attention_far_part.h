@@ -97,6 +97,9 @@ class FarPart {
             const ThreadScratch& scratch) const {
     const int64_t block = first / far_.block, dim = far_.far_dim(), bp = layout_.padded_block;
     std::copy_n(cache->FarKeys(block, rows.head), dim * bp, state.far_keys);
+    if (far_.decay_gate) {
+      std::copy_n(cache->DecaySums(block, rows.head), far_.block, state.decay_sums);
+    }
     const int64_t sinks = std::clamp<int64_t>(window_.sinks - first, 0, far_.block);
     for (int64_t i = 0; i < dim; ++i) {
       for (int64_t t = 0; t < sinks; ++t) state.far_keys[KeyIndex(dim, i, t)] = 0;

@@ -97,8 +97,9 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
     values = near_keys + cached(key_floats);
     key_scales = values + cached(value_floats);
     value_scales = key_scales + (spec.cache_scales() ? padded_block : 0);
-    size = value_scales + (spec.cache_scales() ? padded_block : 0);
-    decay_sums = key_bytes = value_bytes = size;  // it has none
+    decay_sums = value_scales + (spec.cache_scales() ? padded_block : 0);
+    size = decay_sums + (spec.decay_gate ? padded_block : 0);
+    key_bytes = value_bytes = size;  // it has none
     return;
   }
   values = near_keys + (spec.narrow_block() && spec.mixed() ? key_floats / 2 : key_floats);
@@ -273,17 +274,20 @@ void KvLayer::Walk(int64_t position, SavedValues* values) {
       if (far_) WalkKeys(values, Element::kF32, FarKeys(block, h), spec_.far_dim(), n);
       if (spec_.cache_scales()) {
         WalkBytes(block, h, n, values);
-        continue;
+      } else {
+        WalkHalvesOrFloats(block, h, n, values);
       }
-      const Element element =
-          spec_.state_format == StateFormat::kF16 ? Element::kF16 : Element::kF32;
-      WalkKeys(values, element, Keys<float>(block, h), spec_.head_dim, n);
-      float* rows = Values<float>(block, h);
-      ForRows(n, spec_.head_dim, layout_.padded_dim, [&](int64_t offset, int64_t count) {
-        WalkRun(values, element, rows, offset, count);
-      });
+      if (spec_.decay_gate) values->Floats(DecaySums(block, h), n);
     }
   }
+}
+
+void KvLayer::WalkHalvesOrFloats(int64_t block, int head, int64_t tokens, SavedValues* values) {
+  const Element element = spec_.state_format == StateFormat::kF16 ? Element::kF16 : Element::kF32;
+  WalkKeys(values, element, Keys<float>(block, head), spec_.head_dim, tokens);
+  float* rows = Values<float>(block, head);
+  ForRows(tokens, spec_.head_dim, layout_.padded_dim,
+          [&](int64_t offset, int64_t count) { WalkRun(values, element, rows, offset, count); });
 }
 
 void KvLayer::WalkBytes(int64_t block, int head, int64_t tokens, SavedValues* values) {

@@ -37,8 +37,8 @@
 // of float32, float16 (kF16) or 8-bit integers (kQ8), then with scales [panels][64] of keys and of
 // values (kernels/kv_rounding.h). A layer with a window holds the blocks of its sinks and those
 // that a token may still read (AttentionSpec::DroppedTokens). Its far part has float32 far keys
-// [panels][far_dim][64] in these blocks, and the memory of a recurrent layer: S and z, and a block
-// buffer for the block that is being folded. States share blocks: a copy of a state holds the same
+// [panels][far_dim][64], and with a decay gate decay_sums, in these blocks, and the memory of a
+// recurrent layer: S and z, and a block buffer for the block that is being folded. States share blocks: a copy of a state holds the same
 // blocks. A block that states have shared is not written to again: a layer replaces it by a copy
 // first.
 //
@@ -49,7 +49,8 @@
 //              near_keys [near_dim][n] in mixed kinds, values [n][d], decay_sums [n] with a
 //              decay gate
 //   KV         keys [d][n] and values [n][d] of each block that is held; with a far part S and z
-//              before, if there is a far state, and far keys [far_dim][n] first in each block
+//              before, if there is a far state, far keys [far_dim][n] first in each block, and with
+//              a decay gate decay_sums [n] last
 #pragma once
 
 #include <algorithm>
@@ -188,6 +189,8 @@ class KvLayer final : public HostLayer {
     return reinterpret_cast<Element*>(Head(block, head) + layout_.values);
   }
   float* FarKeys(int64_t block, int head) { return Head(block, head) + layout_.far_keys; }
+  // With a decay gate: of the block's tokens, as HeadState::decay_sums.
+  float* DecaySums(int64_t block, int head) { return Head(block, head) + layout_.decay_sums; }
   // The sums of the far part: a layer of AttentionSpec::FarPart.
   RecurrentLayer& far() { return *far_; }
   // StateFormat::kQ8.
@@ -219,7 +222,9 @@ class KvLayer final : public HostLayer {
   }
   // Gives the layer the blocks for exactly `tokens` tokens.
   void Resize(int64_t tokens);
-  // Passes the first `tokens` tokens of a block of 8-bit integers to `values`.
+  // Passes the keys and values of the first `tokens` tokens of a block to `values`.
+  void WalkHalvesOrFloats(int64_t block, int head, int64_t tokens, SavedValues* values);
+  // The same of a block of 8-bit integers.
   void WalkBytes(int64_t block, int head, int64_t tokens, SavedValues* values);
 
   const HeadLayout layout_;

@@ -130,10 +130,16 @@ unsigned MaxCount(const JobList<Job>& list) {
   return static_cast<unsigned>(count);
 }
 
+// What blocks are folded into: sums, and with a decay gate G_b of each block.
+struct Partials {
+  float *sums, *decays;
+};
+
 // The kernels for elements T and states of Format, for every shape. GATED, here and below: with a
-// decay gate.
-template <typename T, typename Format, bool GATED>
+// decay gate. WINDOW: of a model with a window, whose far part alone has the gate.
+template <typename T, typename Format, bool GATED, bool WINDOW>
 struct GeneralKernels {
+  static constexpr bool kGatedQueries = GATED && !WINDOW;
   Device* device;
   AttentionShape shape;
 
@@ -149,24 +155,24 @@ struct GeneralKernels {
     device->Launch(CopyTokens<T, GATED>, Grid(list, shape.kv_heads, 16), kMoveThreads, 0, shape,
                    list.on_device);
   }
-  void Scan(const JobList<ScanJob>& list, const float* partials, uint8_t* snapshots,
+  void Scan(const JobList<ScanJob>& list, const Partials& partials, uint8_t* snapshots,
             const PlanShape& plan) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
     device->Launch(ScanStates<Format, GATED>, Grid(list, shape.kv_heads, slices), kMoveThreads, 0,
-                   shape, list.on_device, partials, snapshots, plan.snapshot_bytes,
-                   plan.snapshot_z);
+                   shape, list.on_device, partials.sums, partials.decays, snapshots,
+                   plan.snapshot_bytes, plan.snapshot_z);
   }
   void Walk(const JobList<WalkJob>& list, uint8_t*, const PlanShape&, int32_t*) const {
     PS_CHECK(list.jobs.empty());
   }
-  void Fold(const JobList<FoldJob>& list, float* partials) const {
+  void Fold(const JobList<FoldJob>& list, const Partials& partials) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
     device->Launch(FoldGeneral<T, GATED>, Grid(list, shape.kv_heads, slices), kMoveThreads, 0,
-                   shape, list.on_device, partials);
+                   shape, list.on_device, partials.sums, partials.decays);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     const size_t shared = GeneralShared(shape.d, shape.far_dim, shape.near_dim) * sizeof(float);
-    device->Launch(AttendGeneral<T, GATED>, Grid(list, shape.heads, MaxCount(list)),
+    device->Launch(AttendGeneral<T, kGatedQueries>, Grid(list, shape.heads, MaxCount(list)),
                    kGeneralThreads, shared, shape, list.on_device);
   }
   void Few(const AttentionPlan& plan, float*, int32_t*) const { PS_CHECK(plan.few.jobs.empty()); }
@@ -178,19 +184,21 @@ bool WantsSteps() {
   return wish == nullptr || std::strcmp(wish, "off") != 0;
 }
 
-// The kernels with tensor cores, for the operations that take the most time. WINDOW, here and below: of a
-// model with a window.
+// The kernels with tensor cores, for the operations that take the most time.
 template <int D, bool GATED, bool WINDOW>
-struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
-  using GeneralKernels<Bf16, PlaneState, GATED>::device;
-  using GeneralKernels<Bf16, PlaneState, GATED>::shape;
-  void Fold(const JobList<FoldJob>& list, float* partials) const {
+struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED, WINDOW> {
+  using General = GeneralKernels<Bf16, PlaneState, GATED, WINDOW>;
+  using General::device;
+  using General::kGatedQueries;
+  using General::shape;
+  void Fold(const JobList<FoldJob>& list, const Partials& partials) const {
     device->Launch(FoldTensor<D, GATED>,
                    Grid(list, shape.kv_heads, CeilDiv(shape.features, kPartFeatures)), kFoldThreads,
-                   FoldShared<D, GATED>(shape.far_dim), shape, list.on_device, partials);
+                   FoldShared<D, GATED>(shape.far_dim), shape, list.on_device, partials.sums,
+                   partials.decays);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
-    if constexpr (!GATED) {
+    if constexpr (!kGatedQueries) {
       if (shape.near_power == 0 && shape.far_dim == 0 &&
           SoftmaxShared<D>() <= device->shared_limit()) {
         device->Launch(AttendSoftmax<D, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
@@ -198,7 +206,7 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
         return;
       }
     }
-    device->Launch(AttendTiles<D, GATED, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
+    device->Launch(AttendTiles<D, kGatedQueries, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
                    TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
   }
   // Whether AttendSteps computes the jobs of few rows, if its ring fits: rows of one token that give
@@ -213,7 +221,7 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
     const int64_t shared = StepMemory<D, STAGES>::Bytes(shape.far_dim, shape.near_dim);
     if (shared > device->shared_limit()) return false;
     const auto blocks = static_cast<unsigned>(device->multiprocessors());
-    device->LaunchDependent(AttendSteps<D, GATED, WINDOW, STAGES>, dim3(blocks),
+    device->LaunchDependent(AttendSteps<D, kGatedQueries, WINDOW, STAGES>, dim3(blocks),
                             kStepThreads<STAGES>, shared, shape, plan.few.on_device,
                             static_cast<int>(std::ssize(plan.few.jobs)) * shape.heads,
                             Divisor(shape.heads));
@@ -226,8 +234,9 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED> {
       if (steps && !device->rehearsing()) return;
     }
     const auto parts = static_cast<unsigned>(plan.max_parts);
-    device->LaunchDependent(AttendParts<D, GATED, WINDOW>, Grid(plan.few, shape.heads, parts),
-                            kWarpSize, PartsShared<D>(shape.far_dim, shape.near_dim), shape,
+    device->LaunchDependent(AttendParts<D, kGatedQueries, WINDOW>,
+                            Grid(plan.few, shape.heads, parts), kWarpSize,
+                            PartsShared<D>(shape.far_dim, shape.near_dim), shape,
                             plan.few.on_device, results, arrivals);
   }
 };
@@ -323,7 +332,9 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
   const int place = segments.empty() ? 0 : place_in(segments.front());
   const AttentionShape shape = ShapeOf(spec, place, input, rows, out);
   for (const AttentionPlan& plan : step.plans) {
-    if (spec.decay_gate) {
+    if (spec.decay_gate && spec.window > 0) {
+      RunKernels<true, true>(shape, step, plan, store);
+    } else if (spec.decay_gate) {
       RunKernels<true, false>(shape, step, plan, store);
     } else if (spec.window > 0) {
       RunKernels<false, true>(shape, step, plan, store);
@@ -357,9 +368,10 @@ void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
       return RunPlan(TensorKernels<128, GATED, WINDOW>{{device_, shape}}, step, plan, store);
     default:
       if (step.spec.state_format == StateFormat::kBf16) {
-        RunPlan(GeneralKernels<Bf16, PlaneState, GATED>{device_, shape}, step, plan, store);
+        RunPlan(GeneralKernels<Bf16, PlaneState, GATED, WINDOW>{device_, shape}, step, plan, store);
       } else {
-        RunPlan(GeneralKernels<float, PlainState, GATED>{device_, shape}, step, plan, store);
+        RunPlan(GeneralKernels<float, PlainState, GATED, WINDOW>{device_, shape}, step, plan,
+                store);
       }
   }
 }
@@ -367,9 +379,10 @@ void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
 template <typename Kernels>
 void AttentionRunner::RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan,
                               const StoreStep& store) {
+  const Partials partials{partials_.data(), decays_.data()};
   // A kernel with an empty list is not launched.
-  kernels.Fold(plan.early_folds, partials_.data());
-  kernels.Scan(plan.early_scans, partials_.data(), snapshots_.data(), step.shape);
+  kernels.Fold(plan.early_folds, partials);
+  kernels.Scan(plan.early_scans, partials, snapshots_.data(), step.shape);
   kernels.Walk(plan.early_walks, nullptr, step.shape, nullptr);
   kernels.Copy(plan.copies);
   const int64_t walks = std::ssize(plan.walks.jobs), few = std::ssize(plan.few.jobs);
@@ -380,8 +393,8 @@ void AttentionRunner::RunPlan(const Kernels& kernels, const Step& step, const At
   } else {
     kernels.Store(plan.stores, counters_.data(), counters);
   }
-  kernels.Fold(plan.folds, partials_.data());
-  kernels.Scan(plan.scans, partials_.data(), snapshots_.data(), step.shape);
+  kernels.Fold(plan.folds, partials);
+  kernels.Scan(plan.scans, partials, snapshots_.data(), step.shape);
   kernels.Walk(plan.walks, snapshots_.data(), step.shape, counters_.data());
   kernels.Tiles(plan.tiles, counters_.data(), !plan.walks.jobs.empty());
   kernels.Few(plan, results_.data(), counters_.data() + CountersOfWalks(step.spec, walks));
@@ -496,6 +509,7 @@ WorkspaceAddresses AttentionRunner::Workspace(Step* step, const WorkspaceNeeds& 
   if (spec.decay_gate) addresses.decay_sums = grow(&decay_sums_, needs.tokens * heads * 4);
   addresses.snapshots = grow(&snapshots_, needs.snapshots * heads * step->shape.snapshot_bytes);
   partials_.Grow(device_, needs.partials * heads * spec.features() * (spec.head_dim + 1));
+  if (spec.decay_gate) decays_.Grow(device_, needs.partials * heads);
   addresses.tables = reinterpret_cast<uint64_t>(step->tables.Grow(device_, needs.blocks));
   results_.Grow(device_, needs.parts * spec.heads * (spec.head_dim + 2));
   counters_.Grow(device_, CountersOf(spec, needs.walks, needs.few));

@@ -86,7 +86,7 @@ class AttentionRunner {
   bool prepared_ = false;  // between Prepare and Finish
   // The workspace, which all layers share.
   DeviceArray<uint8_t> far_keys_, near_keys_, values_, decay_sums_, snapshots_;
-  DeviceArray<float> partials_, results_;
+  DeviceArray<float> partials_, decays_, results_;
   DeviceArray<int32_t> counters_;  // of walks and of parts; set to zero in every layer
 };
 

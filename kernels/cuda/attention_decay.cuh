@@ -85,7 +85,7 @@ __device__ __forceinline__ void AddLogDecays(const float* log_decay, int64_t str
 __device__ __forceinline__ void StoreDecaySums(const AttentionShape& shape, const StoreJob& job,
                                                int head) {
   const int b = shape.block, end = job.first + job.count;
-  float* sums = At<float>(job.to.decay_sums, shape.layer, head);
+  float* sums = Array<float>(job.to.decay_sums, job.table, job.place, shape.layer, head);
   const float* log_decay = shape.log_decay + static_cast<int64_t>(job.row) * shape.kv_heads + head;
   for (int block = job.first / b + static_cast<int>(blockIdx.z); block * b < end;
        block += static_cast<int>(gridDim.z)) {
@@ -96,7 +96,15 @@ __device__ __forceinline__ void StoreDecaySums(const AttentionShape& shape, cons
   }
 }
 
-// The same of a job of one token of a block buffer.
+// Stores G_b of the block that a job folds, for ScanStates.
+__device__ __forceinline__ void StoreBlockDecay(const AttentionShape& shape, const FoldJob& job,
+                                                int head, const float* sums, float* decays) {
+  if (blockIdx.z == 0 && threadIdx.x == 0) {
+    decays[job.partial * shape.kv_heads + head] = sums[shape.block - 1];
+  }
+}
+
+// StoreDecaySums of a job of one token of a block buffer.
 __device__ __forceinline__ void StoreDecaySum(const StoreJob& job, int layer, int head,
                                               float log_decay) {
   float* sums = At<float>(job.to.decay_sums, layer, head) + job.first;

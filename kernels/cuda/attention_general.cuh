@@ -3,6 +3,7 @@
 // keys, values, and S as queries read it.
 #pragma once
 
+#include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 
 namespace polysketch::cuda {
@@ -32,12 +33,14 @@ __device__ __forceinline__ float QueryFeature(const AttentionShape& shape, const
 
 // blockIdx: job, kv head, slice of the elements.
 template <typename T, bool GATED>
-__global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* partials) {
+__global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* partials,
+                            [[maybe_unused]] float* decays) {
   const FoldJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y;
   const T* keys = At<T>(job.from.far_keys, shape.layer, head);
   const T* values = At<T>(job.from.values, shape.layer, head);
   const float* decay_sums = GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr;
+  if constexpr (GATED) StoreBlockDecay(shape, job, head, decay_sums, decays);
   const int64_t width = shape.d + 1;
   float* out = partials + (job.partial * shape.kv_heads + head) * shape.features * width;
   const int64_t elements = shape.features * width;

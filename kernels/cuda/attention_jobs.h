@@ -56,7 +56,8 @@ struct CopyJob {
   int32_t count = 0;
 };
 
-// Sums one full block from zero into partial sums [features][d] and [features].
+// Sums one full block from zero into partial sums [features][d] and [features]. With a decay gate the
+// block's G_b is stored beside them.
 struct FoldJob {
   TokenArrays from;
   int64_t partial = 0;  // index of the partial sums
@@ -70,7 +71,6 @@ struct ScanJob {
   int64_t partial = 0;      // first index
   int64_t snapshots = -1;   // first index
   int32_t count = 0;
-  HeadArray decay_sums = {};  // of the blocks, one after the other; with a decay gate
   int32_t period = 1;
 };
 

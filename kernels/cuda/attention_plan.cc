@@ -66,7 +66,7 @@ class Planner {
       plan.early_walks.jobs.push_back({buffer, sums, weights, -1, 1});
     } else if (offset == 0 && position > 0) {
       plan.early_folds.jobs.push_back({buffer, needs.partials});
-      plan.early_scans.jobs.push_back({sums, weights, needs.partials++, -1, 1, buffer.decay_sums});
+      plan.early_scans.jobs.push_back({sums, weights, needs.partials++, -1, 1});
     }
     if (first_block == last_block) {
       plan.stores.jobs.push_back(
@@ -146,8 +146,7 @@ class Planner {
       needs.snapshots += count + 1;
       return;
     }
-    plan.scans.jobs.push_back(
-        {sums, weights, needs.partials, snapshots, count, Gathered(first).decay_sums});
+    plan.scans.jobs.push_back({sums, weights, needs.partials, snapshots, count});
     for (int32_t i = 0; i < count; ++i) {
       plan.folds.jobs.push_back({Gathered(first + i * spec_.block), needs.partials++});
     }

@@ -147,14 +147,15 @@ constexpr int kScanAhead = 4;  // partial sums that a thread loads at a time
 // blockIdx: job, kv head, slice of the elements. A thread adds all partial sums to its elements.
 template <typename Format, bool GATED>
 __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const float* partials,
-                           uint8_t* snapshots, int64_t snapshot_bytes, int64_t snapshot_z) {
+                           [[maybe_unused]] const float* decays, uint8_t* snapshots,
+                           int64_t snapshot_bytes, int64_t snapshot_z) {
   const ScanJob job = jobs[blockIdx.x];
   const int head = blockIdx.y;
   const int64_t sums = static_cast<int64_t>(shape.features) * shape.d;
   const int64_t elements = sums + shape.features;
   uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
   float* z = At<float>(job.weights, shape.layer, head);
-  const float* decay_sums = GATED ? At<float>(job.decay_sums, shape.layer, head) : nullptr;
+  if constexpr (GATED) decays += job.partial * shape.kv_heads + head;
   partials += (job.partial * shape.kv_heads + head) * elements;
   if (job.snapshots >= 0) snapshots += (job.snapshots * shape.kv_heads + head) * snapshot_bytes;
   const int64_t next_partial = shape.kv_heads * elements;
@@ -186,8 +187,8 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
           snapshot += next_snapshot;
         }
         if constexpr (GATED) {
-          const int64_t last = static_cast<int64_t>(first + i + 1) * shape.block - 1;
-          value = fmaf(expf(decay_sums[last]), value, ahead[i]);
+          const int64_t block = first + i;
+          value = fmaf(expf(decays[block * shape.kv_heads]), value, ahead[i]);
         } else {
           value += ahead[i];
         }

@@ -429,7 +429,8 @@ __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int 
 // the rows of the product, over the tokens in order.
 template <int D, bool GATED>
 __global__ void __launch_bounds__(kFoldThreads)
-    FoldTensor(AttentionShape shape, const FoldJob* jobs, float* partials) {
+    FoldTensor(AttentionShape shape, const FoldJob* jobs, float* partials,
+               [[maybe_unused]] float* decays) {
   const FoldJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, thread = threadIdx.x, lane = thread % kWarpSize;
   const int t = lane % 4;
@@ -444,6 +445,7 @@ __global__ void __launch_bounds__(kFoldThreads)
   const Bf16* values = At<Bf16>(job.from.values, shape.layer, head);
   const float* decay_sums = GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr;
   const float last = GATED ? decay_sums[shape.block - 1] : 0.0f;
+  if constexpr (GATED) StoreBlockDecay(shape, job, head, decay_sums, decays);
   const auto stage_sums = [&](Bf16* stage) {
     return reinterpret_cast<float*>(stage + kFoldTokens * (key_size + D + kRowPad));
   };

@@ -28,7 +28,7 @@
 //              near_keys [n][near_dim] in mixed kinds, values [n][d], decay_sums [n] with a
 //              decay gate
 //   KV         S and z if there is a far state; far_keys [n][far_dim] with a far part, keys [n][d] and
-//              values [n][d] of each block that is held
+//              values [n][d], with a decay gate decay_sums [n] of each block that is held
 //
 // Where all layers are one group, S and z of all layers of a far part and all layers of a block before the
 // next block; else layer by layer.

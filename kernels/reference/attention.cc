@@ -88,13 +88,14 @@ double AttendToken(const AttentionSpec& spec, const HeadState& state,
                    float* out) {
   const auto tokens = static_cast<int64_t>(visible.size());
   const int d = spec.head_dim;
+  const bool gated = spec.decay_gate && !spec.kv_cache();
   std::vector<double> numerator(d);
   double denominator = spec.stabilizer, far = 0;
 
   if (far_q != nullptr) {
     std::vector<double> features = FarFeatures(spec, far_q);
     Scale(far_factor, &features);
-    if (spec.decay_gate) Scale(DecayFactor(state.decay_sums[tokens - 1], 0), &features);
+    if (gated) Scale(DecayFactor(state.decay_sums[tokens - 1], 0), &features);
     for (size_t f = 0; f < features.size(); ++f) {
       denominator += features[f] * state.weight_sum[f];
       far += features[f] * state.weight_sum[f];
@@ -123,7 +124,7 @@ double AttendToken(const AttentionSpec& spec, const HeadState& state,
     denominator *= scale;
     far *= scale;
   }
-  for (int64_t s = 0; s < tokens && spec.decay_gate; ++s) {
+  for (int64_t s = 0; s < tokens && gated; ++s) {
     weights[s] *= DecayFactor(state.decay_sums[tokens - 1], state.decay_sums[s]);
   }
   for (int64_t s = 0; s < tokens; ++s) {
@@ -155,7 +156,7 @@ void StoreToken(const AttentionSpec& spec, const AttentionInput& input, int row,
   }
   if (spec.decay_gate) {
     head->decay_sums[index] =
-        (index == 0 ? 0 : head->decay_sums[index - 1]) + input.log_decay[row_head];
+        (index % spec.block == 0 ? 0 : head->decay_sums[index - 1]) + input.log_decay[row_head];
   }
 }
 

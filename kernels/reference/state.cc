@@ -113,6 +113,7 @@ void ReferenceLayer::Drop(int64_t position) {
     drop(spec_.near_dim(), &head.near_keys);
     if (spec_.keeps_far_keys()) drop(spec_.far_dim(), &head.far_keys);
     drop(spec_.head_dim, &head.values);
+    if (spec_.decay_gate) drop(1, &head.decay_sums);
   }
   buffered_ -= tokens;
   dropped_ += tokens;
@@ -139,10 +140,10 @@ void ReferenceLayer::FoldTokens(int64_t first, int64_t skipped) {
     // The sum of the block from zero, in token order: sum_s phi(k_s) [v_s, 1]^T.
     std::vector<double> block_values(state.value_sum.size());
     std::vector<double> block_weights(state.weight_sum.size());
+    const float last = spec_.decay_gate ? state.decay_sums[first + spec_.block - 1] : 0;
     for (int64_t s = first + skipped; s < first + spec_.block; ++s) {
       std::vector<double> features = FarFeatures(spec_, &keys[s * spec_.far_dim()]);
-      if (spec_.decay_gate)
-        Scale(DecayFactor(state.decay_sums.back(), state.decay_sums[s]), &features);
+      if (spec_.decay_gate) Scale(DecayFactor(last, state.decay_sums[s]), &features);
       std::vector<float> value(&state.values[s * d], &state.values[s * d] + d);
       // Those of a recurrent kind are rounded when they are appended.
       for (float& v : value) v = sums_spec_.narrow_block() ? Bf16ToFloat(FloatToBf16(v)) : v;
@@ -153,7 +154,7 @@ void ReferenceLayer::FoldTokens(int64_t first, int64_t skipped) {
       }
     }
     // Each sum is added to the state once.
-    const double kept = spec_.decay_gate ? DecayFactor(state.decay_sums.back(), 0) : 1;
+    const double kept = DecayFactor(last, 0);
     for (size_t i = 0; i < block_values.size(); ++i) {
       state.value_sum[i] = store(kept * state.value_sum[i] + block_values[i]);
     }

@@ -73,7 +73,8 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
           squares += term * term;
           if (spec.decay_gate && !near) scaled += Square(term * ScaledPartners(spec, q, k, i));
         }
-        double left = std::exp(decay.Total(t * kv_heads + kv) - decay.Total(s * kv_heads + kv));
+        const int until = oracle::LastDecay(spec, t, s, sees);
+        double left = std::exp(decay.Total(until * kv_heads + kv) - decay.Total(s * kv_heads + kv));
         if (!near) left *= spec.FarFactor(t);
         const float* coefficients = oracle::CoefficientsOf(spec, rows, h);
         const double weight = left * oracle::WeightOfDot(of, near, dot, coefficients);

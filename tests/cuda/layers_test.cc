@@ -43,7 +43,7 @@ AttentionSpec Spec(AttentionKind kind, StateFormat format, const Shape& shape) {
 
 AttentionSpec Gated(AttentionSpec spec) {
   spec.decay_gate = true;
-  spec.stabilizer = 1e-6f;
+  if (!spec.kv_cache()) spec.stabilizer = 1e-6f;
   return spec;
 }
 
@@ -66,6 +66,7 @@ std::vector<AttentionSpec> TensorSpecs() {
           Spec(AttentionKind::kSoftmax, kF,
                {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000, AttentionKind::kLinear}),
           Spec(AttentionKind::kSoftmax, kF, {2, 1, 24, 16, 32, kBlocks, 4, 32, 70}),  // general
+          Gated(Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150})),
           Spec(AttentionKind::kPolynomial, kF, {2, 1, 32, 24, 37, WindowKind::kSliding, 5}),
           Gated(Spec(AttentionKind::kSymmetricPower, kF, {4, 2, 32, 40})),
           Gated(Spec(AttentionKind::kSymmetricPower, kF, {2, 1, 64, 32})),
@@ -229,6 +230,7 @@ TEST_F(CudaLayersTest, StatesAreSavedCopiedAndCut) {
   const std::vector<AttentionSpec> far = testing::FarWindowSpecs();
   models.push_back(Layers(far[0], 2));
   models.push_back(Layers(far[3], 2));
+  models.push_back(Layers(far[7], 2));
   for (size_t model = 0; model < models.size(); ++model) {
     const Layers& layers = models[model];
     const Sequence whole = testing::RandomSequence(layers, 80, &random);

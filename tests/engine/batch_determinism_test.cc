@@ -27,10 +27,11 @@ using testing::Random;
 
 // Ends the names of models whose states are read at one byte.
 constexpr std::string_view kByteStates = "_q8_states";
-// Models of tests/data/frames: with windows in all layers and in some, with far parts, and with
-// gated symmetric_power of grouped queries.
-constexpr std::string_view kFrames[] = {"mistral_window", "qwen3_window", "llama_window_far",
-                                        "llama_window_far_linear", "brumby_small"};
+// Models of tests/data/frames: with windows in all layers and in some, with far parts and with
+// gated ones, and with gated symmetric_power of grouped queries.
+constexpr std::string_view kFrames[] = {"mistral_window",        "qwen3_window",
+                                        "llama_window_far",      "llama_window_far_linear",
+                                        "llama_window_far_gate", "brumby_small"};
 
 std::vector<std::string> KindsAndFormats() {
   std::vector<std::string> names = testing::TinyModelNames();

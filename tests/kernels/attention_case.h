@@ -199,6 +199,7 @@ inline std::vector<AttentionSpec> FarWindowSpecs() {
   struct Shape {
     int heads, kv_heads, head_dim, block, window, sinks, far_size, far_length;
     AttentionKind far_kind = AttentionKind::kSymmetricPower;
+    bool decay_gate = false;
   };
   constexpr Shape kShapes[] = {{2, 2, 10, 8, 8, 0, 16, 40},
                                {6, 2, 32, 16, 32, 4, 16, 1000},
@@ -206,7 +207,10 @@ inline std::vector<AttentionSpec> FarWindowSpecs() {
                                {2, 1, 16, 1, 3, 2, 16, 20},
                                {4, 2, 64, 32, 32, 40, 16, 90},
                                {6, 2, 32, 16, 32, 4, 64, 60, AttentionKind::kLinear},
-                               {2, 2, 10, 8, 8, 0, 16, 40, AttentionKind::kLinear}};
+                               {2, 2, 10, 8, 8, 0, 16, 40, AttentionKind::kLinear},
+                               {6, 2, 32, 16, 32, 4, 16, 60, AttentionKind::kSymmetricPower, true},
+                               {4, 2, 64, 32, 64, 40, 16, 90, AttentionKind::kSymmetricPower, true},
+                               {2, 2, 10, 8, 8, 0, 16, 40, AttentionKind::kLinear, true}};
   std::vector<AttentionSpec> specs;
   for (const Shape& shape : kShapes) {
     AttentionSpec spec =
@@ -218,6 +222,7 @@ inline std::vector<AttentionSpec> FarWindowSpecs() {
     spec.far_kind = shape.far_kind;
     spec.far_size = shape.far_size;
     spec.far_length = shape.far_length;
+    spec.decay_gate = shape.decay_gate;
     specs.push_back(spec);
   }
   return specs;
@@ -267,6 +272,7 @@ inline std::vector<Layers> Mixtures() {
   bytes.state_format = StateFormat::kQ8;
   AttentionSpec half_far = far, bytes_far = far;
   half_far.state_format = StateFormat::kF16;
+  half_far.decay_gate = true;
   bytes_far.state_format = StateFormat::kQ8;
   return {Layers({full, window, gated, polynomial, window}),
           Layers({window, blocks, window}),

@@ -44,6 +44,12 @@ inline int Left(const AttentionSpec& spec, int t) {
   return std::max(0, (t / spec.window - 1) * spec.window);
 }
 
+// The last token whose decay the weight of token s has at t, which sees it in its window or not.
+inline int LastDecay(const AttentionSpec& spec, int t, int s, bool sees) {
+  if (!spec.far_part()) return t;
+  return sees ? s : Left(spec, t) - 1;
+}
+
 inline bool SmallerMagnitude(float a, float b) { return std::abs(a) < std::abs(b); }
 
 // The scales of a copy of S [features, d] as 8-bit integers (kernels/state_bytes.h).
@@ -322,7 +328,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       for (; fold_first < fold_last; fold_first += spec.block) {
         const int fold_begin = far_window ? std::max(fold_first, spec.sinks) : fold_first;
         const int fold_end = fold_first + spec.block;
-        const float last = decay.in_block[(t - 1) * kv_heads + kv];
+        const float last = decay.in_block[(fold_end - 1) * kv_heads + kv];
         for (double& sum : sums) sum *= std::exp(last);
         fold.Begin(std::exp(last));
         const auto value_of = [&](int s) { return &far_rows.v[(s * kv_heads + kv) * d]; };
@@ -381,7 +387,8 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
           term_squares += Square(static_cast<double>(q[i]) * k[i]);
           top_query = std::max<double>(top_query, std::abs(q[i]));
         }
-        const size_t row_t = t * kv_heads + kv, row_s = s * kv_heads + kv;
+        const size_t row_t = oracle::LastDecay(spec, t, s, sees) * kv_heads + kv,
+                     row_s = s * kv_heads + kv;
         const double exponent = decay.Total(row_t) - decay.Total(row_s);
         const double left = std::exp(exponent) * (sees ? 1 : far_factor);
         const float* coefficients = oracle::CoefficientsOf(spec, rows, h);
@@ -450,7 +457,8 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       const double denominator_error =
           std::sqrt(denominator_variance + roundings * Square(kU * absolute_denominator)) +
           denominator_decay;
-      const double decayed = far_factor * std::exp(decay.in_block[t * kv_heads + kv]);
+      // A gated query of a recurrent kind reads S times what its block keeps up to it.
+      const double decayed = far_window ? far_factor : std::exp(decay.in_block[t * kv_heads + kv]);
       const oracle::ReadErrors read(far_spec, &far_q[(t * heads + h) * r], decayed, sums, scales,
                                     fold);
       for (int i = 0; i < d; ++i) {

@@ -30,6 +30,9 @@ inline void ExpectFarPartBesideWindow(Backend& backend, const AttentionSpec& spe
   for (const int rows : parts) tokens += rows;
   Sequence sequence = RandomSequence(spec, tokens, random);
   AttentionRows& rows = sequence.layers[0];
+  // Gates that leave one token of the far part could leave a weight near zero, whose relative error
+  // has no bound.
+  for (float& log_decay : rows.log_decay) log_decay /= 16;
   const std::vector<float> far_q = rows.far_q;
   std::ranges::fill(rows.far_q, 0.0f);
   const auto want = RunAlone(backend, window, sequence, parts);

@@ -43,7 +43,7 @@ LLAMA3 = {
 # Windows with sinks: fields of config.json that transformers does not have. Layers of this type get a mask.
 WITH_SINKS = "window_with_sinks"
 SINK_FIELDS = ("layer_types", "attention_window", "attention_window_kind", "attention_sinks")
-FAR_FIELDS = ("attention_far_kind", "attention_far_size", "attention_far_length")
+FAR_FIELDS = ("attention_far_kind", "attention_far_size", "attention_far_length", "attention_far_decay_gate")
 # Two blocks of the window leave it within WINDOW_TOKENS tokens.
 FAR = {
     "attention_window": 64,
@@ -107,6 +107,18 @@ CASES = {
         "LlamaConfig",
         {"num_hidden_layers": 4, "layer_types": ["full_attention", far_windows.FAR_PART] * 2} | FAR | {"attention_far_kind": "linear"},
     ),
+    "llama_window_far_sketch": (
+        "LlamaConfig",
+        {"num_hidden_layers": 4, "layer_types": ["full_attention", far_windows.FAR_PART] * 2}
+        | FAR
+        | {"attention_far_kind": "learned_sketch"},
+    ),
+    "llama_window_far_gate": (
+        "LlamaConfig",
+        {"num_hidden_layers": 4, "layer_types": [far_windows.FAR_PART, "full_attention"] * 2}
+        | FAR
+        | {"attention_far_decay_gate": True, "tie_word_embeddings": True},
+    ),
     "qwen3_window_far": (
         "Qwen3Config",
         {"num_hidden_layers": 4, "layer_types": ["full_attention", far_windows.FAR_PART] * 2} | FAR | {"attention_sinks": 70},
@@ -162,6 +174,7 @@ def random_model(name: str, **changes):
                 parameter.copy_(torch.randn_like(parameter) * (0.5 if config.tie_word_embeddings else 1))
             else:
                 parameter.copy_(torch.randn_like(parameter) * 1.5 / parameter.shape[-1] ** 0.5)
+        far_windows.open_gates(model)
     if name in power_retention.ARCHITECTURES:
         power_retention.open_gates(model)
     return with_sinks(model, windows, power_retention.ARCHITECTURES.get(name, {}))

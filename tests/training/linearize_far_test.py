@@ -3,6 +3,7 @@ computes of it."""
 
 import contextlib
 import io
+import itertools
 import json
 import pathlib
 import shutil
@@ -22,7 +23,7 @@ from polysketch_tools.errors import ToolError
 from polysketch_training.linearize import command
 from polysketch_training.linearize.decoder import Decoder
 from polysketch_training.linearize.distillation import Recipe
-from polysketch_training.linearize.far import AFFINE_SQUARE, KINDS, FarPart, FarShape
+from polysketch_training.linearize.far import KINDS, LEARNED_SKETCH, LINEAR, FarPart, FarShape
 from polysketch_training.linearize.transfer import FarRecipe, Transfer, visit
 from polysketch_training.linearize.windows import Far, Window, attend
 
@@ -43,14 +44,19 @@ FAR = (
 )
 
 
-def squares_and_exponentials(q, k, v, far_q, far_k, scale: float, window: Window, length: float, squared: bool = True) -> torch.Tensor:
-    """Every weight: q, k and v [B, H, n, d], those of a group repeated; far rows, or features, without the length factor."""
+def squares_and_exponentials(q, k, v, far_q, far_k, decay, scale: float, window: Window, length: float, squared: bool = True) -> torch.Tensor:
+    """Every weight: q, k and v [B, H, n, d], log decays [B, H, n] or None, those of a group repeated; far rows, or features, without the
+    length factor."""
     n = q.shape[2]
     t, s = torch.arange(n)[:, None], torch.arange(n)
     near = frame_models.visible(t, s, window.kind, window.size, window.sinks)
     far = (s <= t) & ~near
     shrink = (length / t.clamp(min=1)).clamp(max=1)
     products = far_q @ far_k.mT
+    if decay is not None:
+        sums = torch.nn.functional.pad(decay.cumsum(-1), (1, 0))
+        first = ((t // window.size - 1) * window.size).clamp(min=0)
+        shrink = shrink * (sums[..., first] - sums[..., None, 1:]).masked_fill(~far, 0).exp()
     weights = (q @ k.mT * scale).exp() * near + (products.square() if squared else products) * shrink * far
     return weights @ v / weights.sum(-1, keepdim=True)
 
@@ -58,20 +64,24 @@ def squares_and_exponentials(q, k, v, far_q, far_k, scale: float, window: Window
 class AttentionTest(unittest.TestCase):
     def test_far(self):
         """Values and gradients, of groups, blocks that are not whole, more of them than are computed at once, and more sinks than a
-        window has tokens."""
+        window has tokens; of squares and of features, with a decay gate and without."""
         torch.manual_seed(1)
         for w, sinks, n, heads, kv_heads in ((16, 3, 100, 4, 2), (8, 0, 64, 3, 1), (4, 6, 201, 2, 2), (4, 1, 12, 2, 1)):
             window, group = Window(w, "blocks", sinks), heads // kv_heads
             leaves = [torch.randn(2, h, n, d, dtype=torch.float64, requires_grad=True)
                       for h, d in ((heads, 8), (kv_heads, 8), (kv_heads, 8), (heads, 16), (kv_heads, 16))]  # fmt: skip
-            for squared in (True, False):
-                q, k, v, far_q, far_k = rows = leaves if squared else [*leaves[:3], leaves[3].exp(), leaves[4].exp()]
+            gates = torch.randn(2, kv_heads, n, dtype=torch.float64, requires_grad=True)
+            for squared, gated in itertools.product((True, False), repeat=2):
+                q, k, v, far_q, far_k = rows = leaves[:5] if squared else [*leaves[:3], leaves[3].exp(), leaves[4].exp()]
+                decay = torch.nn.functional.logsigmoid(gates + 2) if gated else None
+                leaves = [*leaves[:5], gates] if gated else leaves[:5]
                 repeated = [x.repeat_interleave(group, 1) if x.shape[1] == kv_heads else x for x in rows]
-                found = attend(q, k, v, 0.3, window, Far(far_q, far_k, squared))
+                repeated.append(decay if decay is None else decay.repeat_interleave(group, 1))
+                found = attend(q, k, v, 0.3, window, Far(far_q, far_k, squared, decay))
                 expected = squares_and_exponentials(*repeated, 0.3, window, n, squared)
                 along = torch.randn_like(expected)
                 gradients = [torch.autograd.grad((out * along).sum(), leaves, retain_graph=True) for out in (found, expected)]
-                with self.subTest(window=window, n=n, squared=squared):
+                with self.subTest(window=window, n=n, squared=squared, gated=gated):
                     # Sums of at most 201 products of order one in float64.
                     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
                     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
@@ -85,12 +95,12 @@ class AttentionTest(unittest.TestCase):
         for sinks in (0, 30):
             window = Window(4, "blocks", sinks)
             out = attend(q, k, v, 1.0, window, Far(far, far))
-            expected = squares_and_exponentials(*(x.double() for x in (q, k, v, far, far)), 1.0, window, 40)
+            expected = squares_and_exponentials(*(x.double() for x in (q, k, v, far, far)), None, 1.0, window, 40)
             torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
 
     def test_decoder(self):
         """Folders with far parts, against transformers' layers with every weight in float64."""
-        for name in ("llama_window_far", "qwen3_window_far", "llama_window_far_linear"):
+        for name in ("llama_window_far", "qwen3_window_far", *(f"llama_window_far_{kind}" for kind in ("linear", "sketch", "gate"))):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
                 model = frame_models.random_model(name)
                 frame_models.save(model, folder)
@@ -118,24 +128,27 @@ class FarPartTest(unittest.TestCase):
 
     def check_tensors(self, kind: str):
         torch.manual_seed(4)
-        part, again = (FarPart(FarShape(kind, 8, 30), 4, 2, 16, CPU) for _ in range(2))
+        part, again = (FarPart(FarShape(kind, 8, 30, decay_gate=kind != LINEAR), 4, 2, 16, 24, CPU) for _ in range(2))
         with torch.no_grad():
             for parameter in part.parameters():
                 parameter.copy_(torch.randn_like(parameter))
         tensors = part.tensors(5)
-        shapes = {
-            "model.layers.5.self_attn.far_q.weight": [32, 16],
-            "model.layers.5.self_attn.far_q.bias": [32],
-            "model.layers.5.self_attn.far_k.weight": [16, 16],
-            "model.layers.5.self_attn.far_k.bias": [16],
-        }
-        if kind != AFFINE_SQUARE:
-            shapes["model.layers.5.self_attn.far_q.scale"] = [4]
-        self.assertEqual({name: list(tensor.shape) for name, tensor in tensors.items()}, shapes)
+        columns = 8 if kind == LEARNED_SKETCH else 16
+        shapes = {"far_q.weight": [32, columns], "far_q.bias": [32], "far_k.weight": [16, columns], "far_k.bias": [16]}
+        if kind == LINEAR:
+            shapes["far_q.scale"] = [4]
+        else:
+            shapes |= {"far_gate.weight": [2, 24], "far_gate.bias": [2]}
+        if kind == LEARNED_SKETCH:
+            for branch, (level, inputs) in itertools.product((1, 2), ((0, 16), (1, 8))):
+                of_level = {"norm.scale": [inputs], "norm.bias": [inputs], "up.weight": [64, inputs], "down.weight": [8, 64]}
+                shapes |= {f"far_sketch.branch{branch}.level{level}.{name}": shape for name, shape in of_level.items()}
+        found = {name.removeprefix("model.layers.5.self_attn."): list(tensor.shape) for name, tensor in tensors.items()}
+        self.assertEqual(found, shapes)
         again.read(5, tensors)
-        q, k = torch.randn(1, 4, 50, 16), torch.randn(1, 2, 50, 16)
-        for name in ("q", "k"):
-            torch.testing.assert_close(getattr(part.rows(q, k), name), getattr(again.rows(q, k), name), rtol=1e-5, atol=1e-5)
+        rows = torch.randn(1, 4, 50, 16), torch.randn(1, 2, 50, 16), torch.randn(1, 50, 24)
+        for name in ("q", "k", *(["log_decay"] if kind != LINEAR else [])):
+            torch.testing.assert_close(getattr(part.rows(*rows), name), getattr(again.rows(*rows), name), rtol=1e-5, atol=1e-5)
         with self.assertRaisesRegex(ToolError, "far_k.bias: expected 16 numbers, found none"):
             again.read(5, {name: tensor for name, tensor in tensors.items() if "k.bias" not in name})
         with self.assertRaisesRegex(ToolError, r"far_q.bias: expected 32 numbers, found \[24\]"):
@@ -181,7 +194,7 @@ class Qwen3Test(LinearizeTest):
 
     def test_report(self):
         report = json.loads((self.whole / "report.json").read_text())
-        self.assertEqual(report["far"], {"kind": "affine_square", "size": 16, "length": 150, "steps": 4, "learning_rate": 0.01})
+        self.assertEqual(report["far"], {"kind": "affine_square", "size": 16, "length": 150, "steps": 4, "learning_rate": 0.01, "decay_gate": False})
         windows = [i for i in range(LAYERS) if i not in report["full"]]
         self.assertEqual([int(i) for i in report["transfer"]], windows)
         self.assertGreater(len(windows), 0)
@@ -276,21 +289,25 @@ class Qwen3Test(LinearizeTest):
 class LinearKindTest(LinearizeTest):
     """Far parts of elu + 1, of a teacher of the shape of Llama."""
 
+    options_of_kind = ("--far=linear",)
+    kind, words, tensors = "linear", "products of elu + 1 of affine maps to 16 numbers, whose", 5
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.whole = cls.dir / "whole"
-        cls.run_all(cls(), cls.whole, *FAR, "--far=linear", "--no-control")
+        cls.run_all(cls(), cls.whole, *FAR, *cls.options_of_kind, "--no-control")
 
     def test_folder(self):
         config = json.loads((self.whole / "model/config.json").read_text())
-        self.assertEqual(config["attention_far_kind"], "linear")
+        self.assertEqual(config["attention_far_kind"], self.kind)
         tensors = safetensors.torch.load_file(self.whole / "model/model.safetensors")
-        self.assertEqual(sum(".far_" in name for name in tensors), 5 * config["layer_types"].count("window_with_far_part"))
+        layers = config["layer_types"].count("window_with_far_part")
+        self.assertEqual(sum(".far_" in name for name in tensors), self.tensors * layers)
         for name, tensor in tensors.items():
             if name.endswith("far_q.scale"):
                 self.assertGreater(tensor.min().item(), 0)
-        self.assertIn("products of elu + 1 of affine maps to 16 numbers", (self.whole / "report.md").read_text())
+        self.assertIn(self.words, (self.whole / "report.md").read_text())
 
     def test_transfer_learns(self):
         errors = list(json.loads((self.whole / "report.json").read_text())["transfer"].values())
@@ -298,7 +315,7 @@ class LinearKindTest(LinearizeTest):
 
     def test_killed_and_resumed(self):
         out = self.dir / "torn"
-        options = (*FAR, "--far=linear", "--no-control")
+        options = (*FAR, *self.options_of_kind, "--no-control")
         self.run_all(out, *options, "--minutes=1e-9", status=130)
         self.run_all(out, *options)
         self.check_same_files(self.whole, out)
@@ -308,6 +325,14 @@ class LinearKindTest(LinearizeTest):
         self.check_served(self.whole / "model", ("reference", *instruction_sets()), 400, seed=6)
 
 
+class GatedSketchTest(LinearKindTest):
+    """Far parts of learned sketches, with a decay gate."""
+
+    options_of_kind = ("--far=learned_sketch", "--far-decay-gate")
+    kind, words = "learned_sketch", "squares of products of affine maps of learned sketches to 16 numbers with a decay gate, whose"
+    tensors = 4 + 2 + 16
+
+
 class RefusedTest(LinearizeTest):
     def test_options(self):
         for words, options in (
@@ -315,6 +340,7 @@ class RefusedTest(LinearizeTest):
             ("--far affine_square: expected --window-kind blocks, found sliding", ["--window-kind=sliding"]),
             ("--far affine_square: expected a --window that is a multiple of 64, found 16", ["--window=16"]),
             ("--far-learning-rate: expected a number above 0, found -1.0", ["--far-learning-rate=-1"]),
+            ("--far-decay-gate: expected --far, found none", ["--far=none", "--far-decay-gate"]),
             ("--lengths: expected more than the 128 tokens of two blocks, which have no far part; found 128", ["--lengths=128"]),
         ):
             with self.subTest(words), contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(ToolError, words):

@@ -51,7 +51,7 @@ class FramesTest : public testing::BackendTest {
 // float32 angles, 2^-24 of an angle of 40. Large weights make logits of order 10 of differences of some.
 TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
   const auto backend = NewBackend(2);
-  ASSERT_EQ(testing::FrameNames().size(), 26u);
+  ASSERT_EQ(testing::FrameNames().size(), 28u);
   for (const std::string& name : testing::FrameNames()) {
     SCOPED_TRACE(name);
     const Recording recording(name);
@@ -68,9 +68,10 @@ TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
 // More tokens than a block of the cache: prefill, chunks, decoding, in one batch and alone.
 TEST_P(FramesTest, BlocksOfTheCacheChangeNoBit) {
   const auto backend = NewBackend(2);
-  for (const char* name : {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window",
-                           "llama_window_sinks", "llama_window_far", "qwen3_window_far",
-                           "llama_window_far_linear", "brumby_small", "powercoder"}) {
+  for (const char* name :
+       {"llama", "qwen3", "smollm3", "mistral_window", "qwen3_window", "llama_window_sinks",
+        "llama_window_far", "qwen3_window_far", "llama_window_far_linear",
+        "llama_window_far_sketch", "llama_window_far_gate", "brumby_small", "powercoder"}) {
     if (IsSlow(name)) continue;
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(3);
@@ -94,7 +95,7 @@ TEST_P(FramesTest, StatesAreSavedCopiedAndTruncated) {
   for (const char* name :
        {"llama_one_kv_head", "qwen3", "smollm3", "mistral_window", "smollm3_window",
         "qwen3_window_sinks", "llama_window_far", "qwen3_window_far", "llama_window_far_linear",
-        "brumby_small", "powercoder"}) {
+        "llama_window_far_sketch", "llama_window_far_gate", "brumby_small", "powercoder"}) {
     if (IsSlow(name)) continue;
     const auto model = testing::LoadModel(FramesFolder() / name, backend.get(), InFloat32());
     testing::Random random(4);

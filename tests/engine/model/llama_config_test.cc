@@ -257,6 +257,9 @@ TEST(LlamaConfigTest, WindowsWithAFarPart) {
   const json linear = With(WithFarPart(Llama()), {{"attention_far_kind", "linear"}});
   EXPECT_EQ(SpecOf(linear).layers[3].attention.FarPart().kind, AttentionKind::kLinear);
   EXPECT_EQ(SpecOf(linear).layers[3].attention.features(), 32);
+  const json sketch = With(WithFarPart(Llama()), {{"attention_far_kind", "learned_sketch"}});
+  EXPECT_EQ(SpecOf(sketch).layers[3].attention.FarPart().kind, AttentionKind::kLearnedSketch);
+  EXPECT_EQ(SpecOf(sketch).layers[3].attention.features(), 640);
   // Without such a layer the fields have no effect.
   json sinks = WithFarPart(Llama());
   sinks["layer_types"][3] = "window_with_sinks";
@@ -474,7 +477,8 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
       {WithSinks(With(Of("BrumbyForCausalLM", "brumby"), {{"head_dim", 8}}), "blocks"),
        {"layer_types", "expected none of window_with_sinks in a model without softmax"}},
       {With(WithFarPart(Llama()), {{"attention_far_kind", "elu"}}),
-       {"attention_far_kind", "expected \"affine_square\" or \"linear\", found \"elu\""}},
+       {"attention_far_kind",
+        "expected \"affine_square\", \"linear\" or \"learned_sketch\", found \"elu\""}},
       {With(WithFarPart(Llama()), {{"attention_far_size", 24}}),
        {"attention_far_size", "expected a multiple of 16, found 24"}},
       {With(WithFarPart(Llama()), {{"attention_far_size", 144}}), {"attention_far_size", "128"}},

@@ -1,6 +1,7 @@
 """A transformer of a Hugging Face folder, layer by layer, any of whose layers can have a window with sinks and a far part."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterable
@@ -42,6 +43,7 @@ class Seen:
     window: Window | None = None
     far: FarPart | None = None
     rope: tuple[torch.Tensor, torch.Tensor] | None = None  # that q and k were rotated by
+    x: torch.Tensor | None = None  # [B, n, D], the input of the layer's projections, where its far part has a decay gate
     observer: Callable | None = None  # gets the arguments of __call__, and what it returns
 
     def __call__(self, module, q, k, v, scale: float) -> torch.Tensor:
@@ -53,8 +55,12 @@ class Seen:
     def attend(self, q, k, v, scale: float, window: Window | None, far: FarPart | None) -> torch.Tensor:
         rows = None
         if window is not None and far is not None and q.shape[2] > window.most:
-            rows = far.rows(before_rope(q, self.rope), before_rope(k, self.rope))
+            rows = far.rows(before_rope(q, self.rope), before_rope(k, self.rope), self.x)
         return attend(q, k, v, scale, window, rows)
+
+
+def _see_input(seen: Seen, module, args, kwargs) -> None:
+    seen.x = args[0] if args else kwargs["hidden_states"]
 
 
 transformers.AttentionInterface.register(_ATTENTION, _attention)
@@ -175,8 +181,11 @@ class Decoder:
         for i in layers:
             attention = self.inner.layers[i].self_attn
             heads = config.num_attention_heads
-            attention.far = FarPart(shape, heads, config.num_key_value_heads or heads, attention.head_dim, self.device)
+            kv_heads, width = config.num_key_value_heads or heads, config.hidden_size
+            attention.far = FarPart(shape, heads, kv_heads, attention.head_dim, width, self.device)
             self.far[i] = attention.far.requires_grad_(False)
+            if shape.decay_gate:
+                attention.register_forward_pre_hook(functools.partial(_see_input, self.seen[i]), with_kwargs=True)
 
     def _read_far(self, folder: pathlib.Path) -> None:
         tensors = {}

@@ -77,12 +77,19 @@ class Shape:
         return matrices * (2 + _MATRIX_GRADIENTS) + attention * (2 + (_WINDOW_GRADIENTS if window else _FULL_GRADIENTS))
 
     def far_flops(self, far: FarShape) -> float:
-        """Of a token: its maps, its part of the sums, and what its queries read."""
-        return 2 * (self.heads + self.kv_heads) * (self.head * far.size + far.features * (self.head + 1))
+        """Of a token: its sketches, its maps, its part of the sums, and what its queries read."""
+        rows = far.network_weights(self.head) + self._far_columns(far) * far.size
+        return 2 * (self.heads + self.kv_heads) * (rows + far.features * (self.head + 1))
 
-    def far_weights(self, size: int) -> int:
+    def far_weights(self, far: FarShape) -> int:
         """Of a layer, beside their scales."""
-        return (self.heads + self.kv_heads) * (self.head + 1) * size
+        maps = (self.heads + self.kv_heads) * (self._far_columns(far) + 1) * far.size
+        gate = self.kv_heads * (self.width + 1) if far.decay_gate else 0
+        return maps + gate + far.network_weights(self.head)
+
+    def _far_columns(self, far: FarShape) -> int:
+        """Of what the maps take."""
+        return far.size if far.network_weights(self.head) else self.head
 
     @property
     def logits_flops(self) -> float:
@@ -126,7 +133,7 @@ def forecast(folder: pathlib.Path, config: dict, options: Options, *, converted:
     }
     if options.far:
         # How many layers have far parts is not known yet: at most all.
-        far = shape.layers * shape.far_weights(options.far.size)
+        far = shape.layers * shape.far_weights(options.far.shape)
         disk["sequences of transfer (transfer/ids.bin)"] = 4 * options.far.steps * recipe.tokens
         disk["far parts, their states and optimizer"] = 30 * far
     if options.control:
@@ -158,7 +165,7 @@ def _far_memory(shape: Shape, options: Options, longest: int) -> dict[str, int]:
     tokens = max(max(options.recipe.lengths), min(longest, BLOCKS_AT_ONCE * options.window.size))
     sums = -(-tokens // options.window.size) * shape.kv_heads * features * (shape.head + 1)
     return {
-        "far parts, their gradients and the optimizer": 16 * shape.layers * shape.far_weights(options.far.size),
+        "far parts, their gradients and the optimizer": 16 * shape.layers * shape.far_weights(options.far.shape),
         "weights of a window and features": 4 * 3 * (longest * shape.heads * near + tokens * shape.heads * features + sums),
     }
 

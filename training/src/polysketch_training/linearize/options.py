@@ -99,7 +99,7 @@ def _add_far(group) -> None:
         choices=(NONE, *FAR_KINDS),
         default=NONE,
         help="what layers with a window keep of older tokens; affine_square: squares of products of affine maps; linear: products of elu + 1"
-        " of affine maps (default none)",
+        " of affine maps; learned_sketch: squares of products of affine maps of sketches by a network (default none)",
     )
     group.add_argument("--far-size", type=positive, default=32, metavar="R", help="rows of a map, a multiple of 16 up to 128 (default 32)")
     group.add_argument(
@@ -108,6 +108,7 @@ def _add_far(group) -> None:
         metavar="N",
         help="from token N on the weight of a far part shrinks as N / position (default: the longest of --lengths)",
     )
+    group.add_argument("--far-decay-gate", action="store_true", help="far parts forget: a gate of the layer's input says how much at each token")
     group.add_argument("--far-steps", type=positive, default=30, metavar="N", help="steps of attention transfer (default 30)")
     group.add_argument("--far-learning-rate", type=float, default=1e-2, metavar="X", help="of attention transfer (default 0.01)")
     group.add_argument("--no-control", action="store_true", help="no second distillation, of the same model without far parts")
@@ -248,6 +249,8 @@ def options_of(args: argparse.Namespace, config: dict, device: torch.device) -> 
 
 def _far(args: argparse.Namespace, recipe: Recipe, samples: Samples) -> FarRecipe | None:
     if args.far == NONE:
+        if args.far_decay_gate:
+            raise ToolError("--far-decay-gate: expected --far, found none")
         return None
     if args.far_size % _FAR_STEP or args.far_size > _MOST_FAR:
         raise ToolError(f"--far-size: expected a multiple of {_FAR_STEP} up to {_MOST_FAR}, found {args.far_size}")
@@ -261,7 +264,8 @@ def _far(args: argparse.Namespace, recipe: Recipe, samples: Samples) -> FarRecip
     for option, lengths in (("--lengths", recipe.lengths), ("--sample-length", samples.lengths)):
         if min(lengths) <= near:
             raise ToolError(f"{option}: expected more than the {near} tokens of two blocks, which have no far part; found {min(lengths)}")
-    return FarRecipe(args.far, args.far_size, args.far_length or max(recipe.lengths), args.far_steps, args.far_learning_rate)
+    length = args.far_length or max(recipe.lengths)
+    return FarRecipe(args.far, args.far_size, length, args.far_steps, args.far_learning_rate, args.far_decay_gate)
 
 
 def _layers(text: str, count: int) -> tuple[int, ...] | None:

@@ -3,11 +3,15 @@
 import dataclasses
 
 from polysketch_training.linearize.evaluation import MODELS, SCALED
-from polysketch_training.linearize.far import AFFINE_SQUARE, LINEAR
+from polysketch_training.linearize.far import AFFINE_SQUARE, LEARNED_SKETCH, LINEAR
 from polysketch_training.linearize.sensitivity import Sensitivity
 from polysketch_training.linearize.windows import Window
 
-_FAR_WORDS = {AFFINE_SQUARE: "squares of products", LINEAR: "products of elu + 1"}
+_FAR_WORDS = {
+    AFFINE_SQUARE: "squares of products of affine maps",
+    LINEAR: "products of elu + 1 of affine maps",
+    LEARNED_SKETCH: "squares of products of affine maps of learned sketches",
+}
 _STILL = 0.05  # of the gain: what may be missing where recall has stopped to grow
 
 
@@ -57,7 +61,8 @@ class Report:
         state = ""
         if self.far_layers:
             far = (
-                f"Tokens between have far parts in layers {', '.join(map(str, self.far_layers))}, {_FAR_WORDS[self.far['kind']]} of affine maps to {self.far['size']} numbers, whose weights shrink"
+                f"Tokens between have far parts in layers {', '.join(map(str, self.far_layers))}, {_FAR_WORDS[self.far['kind']]} to"
+                f" {self.far['size']} numbers{' with a decay gate' if self.far['decay_gate'] else ''}, whose weights shrink"
                 f" as {self.far['length']} / position after {self.far['length']} tokens."
             )
             state = f" The far parts keep {self.far_bytes * len(self.far_layers):,} bytes a sequence, whatever its length."

@@ -23,17 +23,18 @@ class FarRecipe:
     length: int
     steps: int
     learning_rate: float
+    decay_gate: bool = False
 
     @property
     def shape(self) -> FarShape:
-        return FarShape(self.kind, self.size, self.length)
+        return FarShape(self.kind, self.size, self.length, self.decay_gate)
 
 
 Attend = Callable[[FarPart | None], torch.Tensor]
 
 _RESULT = "far.safetensors"
 _FIRST_LOG_SCALES = (-12.0, -10.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0)
-_SCALE_RATE = 3  # of the logarithms of scales, times that of the maps
+_SCALE_RATE, _NETWORK_RATE = 3, 0.2  # of the logarithms of scales, and of networks of sketches, times that of the maps
 
 
 class Transfer(Training):
@@ -50,7 +51,10 @@ class Transfer(Training):
             part.requires_grad_()
             weights = {f"{i}.{name}": weight for name, weight in part.named_parameters()}
             scale = {name: weights.pop(name) for name in list(weights) if name.endswith("log_scale")}
+            network = {name: weights.pop(name) for name in list(weights) if ".network." in name}
             groups += [Group(weights, far.learning_rate), Group(scale, _SCALE_RATE * far.learning_rate)]
+            if network:
+                groups.append(Group(network, _NETWORK_RATE * far.learning_rate))
         super().__init__(groups, folder, decoder.device, recipe.steps, recipe.tokens, recipe.precision)
         if self.done == 0:
             self._choose_scales()

@@ -34,11 +34,13 @@ def visible(t: torch.Tensor, s: torch.Tensor, window: Window) -> torch.Tensor:
 
 @dataclasses.dataclass
 class Far:
-    """Rows of a far part: (q.k)^2, or q.k if they are features, is the weight of a token that has left the window."""
+    """Rows of a far part: (q.k)^2, or q.k if they are features, is the weight of a token that has left the window. With log_decay it is
+    multiplied by what the decay gate keeps at the tokens after it that have left the window too."""
 
     q: torch.Tensor  # [B, H, n, r]
     k: torch.Tensor  # [B, Hkv, n, r]
     squared: bool = True
+    log_decay: torch.Tensor | None = None  # [B, Hkv, n]; at most 0
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """Of rows: [..., r] -> [..., features]"""
@@ -131,11 +133,17 @@ def _with_far(cut: _Blocks, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m
     not_sinks = (torch.arange(k.shape[2], device=k.device) >= cut.sinks)[:, None]
     far_q, far_k, values = cut.rows(far.q.to(product)), cut.own((far.k * not_sinks).to(product)), cut.own(with_one)
     state = v.new_zeros(v.shape[0], cut.kv_heads, far.k.shape[-1] ** (2 if far.squared else 1), with_one.shape[-1], dtype=exact)
+    kept = None
+    if far.log_decay is not None:
+        sums = cut.own(far.log_decay[..., None].to(exact)).cumsum(-2)
+        last = sums[..., -1:, :]
+        values, kept = values * (last - sums).exp().to(values.dtype), last.exp()
     parts = [far_q.new_zeros(*far_q[:, :2].shape[:-1], with_one.shape[-1])]
     for begin in range(2, cut.count, BLOCKS_AT_ONCE):
         end = min(begin + BLOCKS_AT_ONCE, cut.count)
         left = slice(begin - 2, end - 2)  # blocks that leave the window, each as one of [begin, end) begins
-        states = state[:, None] + (far.features(far_k[:, left]).mT @ values[:, left]).to(exact).cumsum(1)
+        of_blocks = (far.features(far_k[:, left]).mT @ values[:, left]).to(exact)
+        states = _states(state, of_blocks, None if kept is None else kept[:, left])
         state = states[:, -1]
         parts.append(far.features(far_q[:, begin:end]) @ states)
     far_sums = torch.cat(parts, 1).to(exact)
@@ -143,6 +151,18 @@ def _with_far(cut: _Blocks, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m
     near_sums = scores.sub_(shift).exp_() @ cut.columns(with_one)
     sums = near_sums + far_sums * (-shift.clamp(min=_LEAST_SHIFT)).exp()
     return sums[..., :-1] / sums[..., -1:]
+
+
+def _states(state: torch.Tensor, of_blocks: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+    """The state [B, Hkv, features, d + 1] after each of the blocks, whose sums are of_blocks [B, blocks, Hkv, features, d + 1]. kept
+    [B, blocks, Hkv, 1, 1]: what remains of the state at a block; None: all."""
+    if kept is None:
+        return state[:, None] + of_blocks.cumsum(1)
+    states = []
+    for i in range(of_blocks.shape[1]):
+        state = state * kept[:, i] + of_blocks[:, i]
+        states.append(state)
+    return torch.stack(states, 1)
 
 
 @functools.lru_cache(maxsize=8)
