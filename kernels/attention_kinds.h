@@ -43,6 +43,8 @@ struct AttentionTraits {
   bool qk_norm = false;       // AttentionSpec::qk_norm
   bool coefficients = false;  // AttentionSpec::has_coefficients
   float stabilizer = 1;       // c of the denominator
+  // Of a near dot product in its weight, unless AttentionSpec says it; 0: it is an exponent.
+  int near_degree = 2;
   // The values of `power` in config.json, and the one of a config without it; 0: it is required.
   int min_power = 2, max_power = 64, default_power = 4;
 };
@@ -50,14 +52,14 @@ struct AttentionTraits {
 inline constexpr AttentionTraits kAttentionTraits[] = {
     // in the order of AttentionKind, one line for each
     // clang-format off
-    {.name = "softmax", .far = FarRows::kNone, .stabilizer = 0},
+    {.name = "softmax", .far = FarRows::kNone, .stabilizer = 0, .near_degree = 0},
     {.name = "polynomial", .far = FarRows::kNone, .qk_norm = true},
     {.name = "random_sketch", .far = FarRows::kRandom, .qk_norm = true},
     {.name = "learned_sketch", .far = FarRows::kLearned},
     {.name = "learned_sketch_mixed", .far = FarRows::kLearned, .mixed = true},
     {.name = "random_sketch_mixed", .far = FarRows::kRandom, .mixed = true, .qk_norm = true},
-    {.name = "linear", .far = FarRows::kFeatures, .stabilizer = 1e-6f},
-    {.name = "performer", .far = FarRows::kOwnFeatures, .stabilizer = 1e-6f},
+    {.name = "linear", .far = FarRows::kFeatures, .stabilizer = 1e-6f, .near_degree = 1},
+    {.name = "performer", .far = FarRows::kOwnFeatures, .stabilizer = 1e-6f, .near_degree = 1},
     {.name = "symmetric_power", .far = FarRows::kHead, .qk_norm = true, .default_power = 2},
     {.name = "polynomial_square", .far = FarRows::kNone, .qk_norm = true, .coefficients = true, .min_power = 1, .max_power = 8, .default_power = 0},
     {.name = "affine_square", .far = FarRows::kHeadAndOne, .qk_norm = true, .coefficients = true, .min_power = 1, .max_power = 1, .default_power = 1},

@@ -93,6 +93,12 @@ struct AttentionSpec {
   // In a PolySketchFormer: one norm over d for queries and keys, after their rotation and before
   // the power or the random sketch.
   bool qk_norm() const { return traits().qk_norm; }
+  // The degree of a near dot product in its weight; 0: it is an exponent. polynomial_square: of P.
+  int near_degree() const {
+    if (mixed()) return near_power;
+    const bool own = kind == AttentionKind::kPolynomial || kind == AttentionKind::kPolynomialSquare;
+    return own ? power : traits().near_degree;
+  }
   // Whether this is a KV kind.
   bool kv_cache() const { return traits().far == FarRows::kNone; }
   // Whether a window has a far part. Its sums are those of a recurrent layer of this spec, which

@@ -32,8 +32,8 @@ PS_INLINE V EvenPower(V x, int power) {
 
 // How scores become weights.
 struct NearWeight {
-  AttentionKind kind;
-  int power;                  // kinds whose weight is an even power of the score; degree of P
+  bool polynomial_square;
+  int power;                  // AttentionSpec::near_degree
   float scale;                // softmax; 1 / beta of polynomial_square
   float offset;               // alpha of polynomial_square
   const float* coefficients;  // of P, in polynomial_square
@@ -41,13 +41,10 @@ struct NearWeight {
   // coefficients: of the head, in polynomial_square.
   static NearWeight Of(const AttentionSpec& spec, const float* coefficients = nullptr) {
     if (spec.kind == AttentionKind::kPolynomialSquare) {
-      return {spec.kind, spec.power, 1.0f / spec.beta, spec.alpha, coefficients};
+      return {true, spec.near_degree(), 1.0f / spec.beta, spec.alpha, coefficients};
     }
-    const int power = spec.mixed()                              ? spec.near_power
-                      : spec.kind == AttentionKind::kPolynomial ? spec.power
-                                                                : 2;
     const float scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
-    return {spec.kind, power, scale, 0.0f, nullptr};
+    return {false, spec.near_degree(), scale, 0.0f, nullptr};
   }
 };
 
@@ -142,41 +139,24 @@ PS_INLINE void WeighLanes(const Weigh& weigh, const Decay& decay, int64_t limit,
 template <typename Decay>
 static void WeighRow(const NearWeight& weight, const Decay& decay, float top, int64_t limit,
                      float* scores, V* lanes) {
-  switch (weight.kind) {
-    case AttentionKind::kSoftmax: {
-      const V top_v = Set1(top), scale = Set1(weight.scale);
-      WeighLanes(
-          PS_LAMBDA(x) { return Exp(Mul(Sub(x, top_v), scale)); }, decay, limit, scores, lanes);
-      return;
-    }
-    case AttentionKind::kLinear:
-    case AttentionKind::kPerformer:
-      WeighLanes(
-          PS_LAMBDA(x) { return x; }, decay, limit, scores, lanes);
-      return;
-    case AttentionKind::kPolynomialSquare:
-      WeighLanes(
-          PS_LAMBDA(x) { return PolynomialSquare(weight, x); }, decay, limit, scores, lanes);
-      return;
-    case AttentionKind::kPolynomial:
-    case AttentionKind::kRandomSketch:
-    case AttentionKind::kLearnedSketch:
-    case AttentionKind::kRandomSketchMixed:
-    case AttentionKind::kLearnedSketchMixed:
-    case AttentionKind::kSymmetricPower:
-    case AttentionKind::kAffineSquare:
-      break;
-  }
+  const auto weigh = [&](const auto& of) __attribute__((always_inline)) {
+    WeighLanes(of, decay, limit, scores, lanes);
+  };
+  if (weight.polynomial_square) return weigh(PS_LAMBDA(x) { return PolynomialSquare(weight, x); });
   // Models use powers 2 and 4; other powers take a loop over the bits of the power.
-  if (weight.power == 2) {
-    WeighLanes(
-        PS_LAMBDA(x) { return EvenPower(x, 2); }, decay, limit, scores, lanes);
-  } else if (weight.power == 4) {
-    WeighLanes(
-        PS_LAMBDA(x) { return EvenPower(x, 4); }, decay, limit, scores, lanes);
-  } else {
-    WeighLanes(
-        PS_LAMBDA(x) { return EvenPower(x, weight.power); }, decay, limit, scores, lanes);
+  switch (weight.power) {
+    case 0: {
+      const V top_v = Set1(top), scale = Set1(weight.scale);
+      return weigh(PS_LAMBDA(x) { return Exp(Mul(Sub(x, top_v), scale)); });
+    }
+    case 1:
+      return weigh(PS_LAMBDA(x) { return x; });
+    case 2:
+      return weigh(PS_LAMBDA(x) { return EvenPower(x, 2); });
+    case 4:
+      return weigh(PS_LAMBDA(x) { return EvenPower(x, 4); });
+    default:
+      return weigh(PS_LAMBDA(x) { return EvenPower(x, weight.power); });
   }
 }
 #undef PS_LAMBDA

@@ -51,8 +51,6 @@ int TensorHeadSize(const AttentionSpec& spec, int64_t shared_limit) {
   }
 }
 
-int NearPower(const AttentionSpec& spec) { return spec.mixed() ? spec.near_power : 2; }
-
 AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInput& input,
                        const Bf16Rows& rows, const AttentionOutput& out) {
   AttentionShape shape;
@@ -66,31 +64,13 @@ AttentionShape ShapeOf(const AttentionSpec& spec, int layer, const AttentionInpu
   shape.block = spec.block;
   shape.features = spec.features();
   shape.tiles = (spec.far_part() ? spec.FarPart() : spec).sketched() ? spec.far_dim() / 8 : 0;
-  switch (spec.kind) {
-    case AttentionKind::kSoftmax:
-      shape.near_power = 0;
-      shape.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.head_dim)));
-      break;
-    case AttentionKind::kPolynomial:
-      shape.near_power = spec.power;
-      break;
-    case AttentionKind::kPolynomialSquare:
-      shape.near_power = spec.power;
-      shape.scale = 1 / spec.beta;
-      shape.offset = spec.alpha;
-      shape.coefficients = input.coefficients;
-      break;
-    case AttentionKind::kLinear:
-    case AttentionKind::kPerformer:
-      shape.near_power = 1;
-      break;
-    case AttentionKind::kRandomSketch:
-    case AttentionKind::kLearnedSketch:
-    case AttentionKind::kRandomSketchMixed:
-    case AttentionKind::kLearnedSketchMixed:
-    case AttentionKind::kSymmetricPower:
-    case AttentionKind::kAffineSquare:
-      shape.near_power = NearPower(spec);
+  shape.near_power = spec.near_degree();
+  if (spec.kind == AttentionKind::kSoftmax) {
+    shape.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(spec.head_dim)));
+  } else if (spec.kind == AttentionKind::kPolynomialSquare) {
+    shape.scale = 1 / spec.beta;
+    shape.offset = spec.alpha;
+    shape.coefficients = input.coefficients;
   }
   shape.stabilizer = spec.stabilizer;
   shape.sinks = spec.sinks;
@@ -268,7 +248,7 @@ struct GroupKernels : TensorKernels<64, GATED, false> {
 // Whether GroupKernels exist for this spec.
 bool HasGroupKernels(const AttentionSpec& spec, int64_t shared_limit) {
   return TensorHeadSize(spec, shared_limit) == 64 &&
-         HasGroupShape(spec.head_dim, spec.sketched(), spec.near_dim(), NearPower(spec)) &&
+         HasGroupShape(spec.head_dim, spec.sketched(), spec.near_dim(), spec.near_degree()) &&
          std::max(GroupMemory::Bytes(spec.far_dim()), WalkMemory::Bytes(spec.decay_gate, 1)) <=
              shared_limit;
 }

@@ -38,26 +38,13 @@ double PolynomialSquare(const AttentionSpec& spec, const float* coefficients, do
 // The weight of a near pair with dot product `dot`. For softmax the exponent: the exponential
 // follows once the row's maximum is known. coefficients: of the head, in polynomial_square.
 double NearWeight(const AttentionSpec& spec, const float* coefficients, double dot) {
-  switch (spec.kind) {
-    case AttentionKind::kSoftmax:
-      return dot / std::sqrt(static_cast<double>(spec.head_dim));
-    case AttentionKind::kPolynomial:
-      return IntegerPower(dot, spec.power);
-    case AttentionKind::kPolynomialSquare:
-      return PolynomialSquare(spec, coefficients, dot);
-    case AttentionKind::kRandomSketch:
-    case AttentionKind::kLearnedSketch:
-    case AttentionKind::kSymmetricPower:
-    case AttentionKind::kAffineSquare:
-      return dot * dot;
-    case AttentionKind::kRandomSketchMixed:
-    case AttentionKind::kLearnedSketchMixed:
-      return IntegerPower(dot, spec.near_power);
-    case AttentionKind::kLinear:
-    case AttentionKind::kPerformer:
-      return dot;
+  if (spec.kind == AttentionKind::kSoftmax) {
+    return dot / std::sqrt(static_cast<double>(spec.head_dim));
   }
-  return 0;
+  if (spec.kind == AttentionKind::kPolynomialSquare) {
+    return PolynomialSquare(spec, coefficients, dot);
+  }
+  return IntegerPower(dot, spec.near_degree());
 }
 
 // Element i of S as a query reads it: under kBf16 its upper plane (kernels/state_planes.h), under
