@@ -48,7 +48,8 @@ struct DecoderModel::Workspace {
         raise(&qk, heads * shape.head_dim);
         raise(&near_qk, attention.keeps_far_keys() ? heads * shape.head_dim : 0);
         // A far part of sketches has those of the network beside the maps of them.
-        const bool twice = attention.far_part() && attention.FarPart().learned_sketch();
+        const bool twice =
+            attention.far_part() && attention.far_kind == AttentionKind::kLearnedSketch;
         raise(&sketch, heads * attention.far_dim() * (twice ? 2 : 1));
         raise(&attended, shape.q_row());
         raise(&log_decay, attention.decay_gate ? shape.kv_heads : 0);

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/model_config.h"
 #include "engine/model/llama_weights.h"
 #include "engine/model/residual_rotation.h"
 
@@ -124,10 +123,15 @@ class LlamaReader {
   Status FarPart(const std::string& attn, const AttentionSpec& attention, LayerWeights* layer) {
     const int64_t r = attention.far_size;
     const bool sketched = attention.far_kind == AttentionKind::kLearnedSketch;
-    if (sketched) PS_RETURN_IF_ERROR(FarSketch(attn + "far_sketch.", attention, &layer->network));
+    const Edit paired = PairedColumns(attention.head_dim);
+    if (sketched) {
+      PS_ASSIGN_OR_RETURN(layer->network, reader_.ReadSketchNetwork(
+                                              attn + "far_sketch.", attention.head_dim,
+                                              attention.far_size, MatrixLayout::kOutIn, paired));
+    }
     const auto maps = [&](const std::string& name, int64_t heads) {
-      const Edit paired = sketched ? Edit() : PairedColumns(attention.head_dim);
-      return FarMaps(name, heads, r, sketched ? r : attention.head_dim, paired);
+      return sketched ? FarMaps(name, heads, r, r, {})
+                      : FarMaps(name, heads, r, attention.head_dim, paired);
     };
     PS_ASSIGN_OR_RETURN(layer->far_q, maps(attn + "far_q.weight", attention.heads));
     PS_ASSIGN_OR_RETURN(layer->far_q_bias,
@@ -177,31 +181,6 @@ class LlamaReader {
       }
     }
     return reader_.KeepVector(maps);
-  }
-
-  // The network of a far part, whose tensors are those of a PolySketchFormer, matrices [out, in].
-  Status FarSketch(const std::string& prefix, const AttentionSpec& attention,
-                   SketchNetwork* network) {
-    const int64_t d = attention.head_dim, r = attention.far_size;
-    const int64_t hidden = ModelConfig::kSketchExpansion * r;
-    network->input = attention.head_dim;
-    network->size = attention.far_size;
-    for (int b = 0; b < 2; ++b) {
-      for (int l = 0; l < ModelConfig::kSketchLevels; ++l) {
-        const std::string name = StrCat(prefix, "branch", b + 1, ".level", l, ".");
-        const int64_t in = l == 0 ? d : r;
-        const Edit paired = l == 0 ? PairedColumns(d) : Edit();
-        SketchNetwork::Level& level = network->branch[b][l];
-        PS_ASSIGN_OR_RETURN(level.norm.scale, reader_.ReadVector(name + "norm.scale", in, paired));
-        PS_ASSIGN_OR_RETURN(level.norm.bias, reader_.ReadVector(name + "norm.bias", in, paired));
-        const Rows up[] = {{name + "up.weight", hidden}};
-        PS_ASSIGN_OR_RETURN(level.up, reader_.ReadJoined(up, in, paired, MatrixRole::kSketch));
-        PS_ASSIGN_OR_RETURN(
-            level.down, reader_.ReadMatrix(name + "down.weight", hidden, r, MatrixLayout::kOutIn,
-                                           MatrixRole::kSketch));
-      }
-    }
-    return Status();
   }
 
   // Brings the columns of a matrix of `width` columns to the order of a head's elements in the

@@ -110,20 +110,9 @@ class PolysketchformerReader {
   }
 
   Status Network(const std::string& prefix, const LayerConfig& config, LayerWeights* layer) {
-    const int64_t r = config.sketch_size, hidden = ModelConfig::kSketchExpansion * r;
-    layer->network.input = config_.head_dim();
-    layer->network.size = config.sketch_size;
-    for (int b = 0; b < 2; ++b) {
-      for (int l = 0; l < ModelConfig::kSketchLevels; ++l) {
-        const std::string name = StrCat(prefix, "attn.sketch.branch", b + 1, ".level", l, ".");
-        const int64_t in = l == 0 ? config_.head_dim() : r;
-        SketchNetwork::Level& level = layer->network.branch[b][l];
-        PS_ASSIGN_OR_RETURN(level.norm, Norm(name + "norm", in));
-        PS_ASSIGN_OR_RETURN(level.up, Dense(name + "up.weight", in, hidden, MatrixRole::kSketch));
-        PS_ASSIGN_OR_RETURN(level.down,
-                            Dense(name + "down.weight", hidden, r, MatrixRole::kSketch));
-      }
-    }
+    PS_ASSIGN_OR_RETURN(layer->network,
+                        reader_.ReadSketchNetwork(prefix + "attn.sketch.", config_.head_dim(),
+                                                  config.sketch_size, MatrixLayout::kInOut));
     return Status();
   }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/memory_limit.h"
+#include "engine/checkpoint/model_config.h"
 #include "kernels/quantize.h"
 
 namespace polysketch {
@@ -189,6 +190,34 @@ Result<const float*> WeightReader::ReadJoinedVector(std::span<const Rows> parts,
   }
   if (edit) edit(values);
   return KeepVector(values);
+}
+
+Result<SketchNetwork> WeightReader::ReadSketchNetwork(const std::string& prefix, int d, int r,
+                                                      MatrixLayout layout, const Edit& inputs) {
+  const int64_t hidden = int64_t{ModelConfig::kSketchExpansion} * r;
+  SketchNetwork network;
+  network.input = d;
+  network.size = r;
+  for (int b = 0; b < 2; ++b) {
+    for (int l = 0; l < ModelConfig::kSketchLevels; ++l) {
+      const std::string name = StrCat(prefix, "branch", b + 1, ".level", l, ".");
+      const int64_t in = l == 0 ? d : r;
+      const Edit edit = l == 0 ? inputs : Edit();
+      SketchNetwork::Level& level = network.branch[b][l];
+      PS_ASSIGN_OR_RETURN(level.norm.scale, ReadVector(name + "norm.scale", in, edit));
+      PS_ASSIGN_OR_RETURN(level.norm.bias, ReadVector(name + "norm.bias", in, edit));
+      if (edit) {
+        const Rows rows[] = {{name + "up.weight", hidden}};
+        PS_ASSIGN_OR_RETURN(level.up, ReadJoined(rows, in, edit, MatrixRole::kSketch));
+      } else {
+        PS_ASSIGN_OR_RETURN(
+            level.up, ReadMatrix(name + "up.weight", in, hidden, layout, MatrixRole::kSketch));
+      }
+      PS_ASSIGN_OR_RETURN(level.down,
+                          ReadMatrix(name + "down.weight", hidden, r, layout, MatrixRole::kSketch));
+    }
+  }
+  return network;
 }
 
 Result<std::vector<float>> WeightReader::ReadFloats(const std::string& name,

@@ -82,6 +82,11 @@ class WeightReader {
     const Rows all[] = {{name, size}};
     return ReadJoinedVector(all, edit);
   }
+  // A sketch network of heads of d (docs/model-format.md); `inputs` edits the rows of d elements.
+  // Tensors: `prefix`branch{1,2}.level{0,1}.{norm.scale,norm.bias,up.weight,down.weight}.
+  Result<SketchNetwork> ReadSketchNetwork(const std::string& prefix, int d, int r,
+                                          MatrixLayout layout, const Edit& inputs = {});
+
   // A tensor as it is stored.
   Result<std::vector<float>> ReadFloats(const std::string& name, std::span<const int64_t> shape);
   // Keeps values in the backend's memory.

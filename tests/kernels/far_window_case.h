@@ -26,6 +26,7 @@ inline void ExpectFarPartBesideWindow(Backend& backend, const AttentionSpec& spe
                                       const ToleranceOf& tolerance_of) {
   AttentionSpec window = spec;
   window.far_size = window.far_length = 0;
+  window.decay_gate = false;
   int tokens = 0;
   for (const int rows : parts) tokens += rows;
   Sequence sequence = RandomSequence(spec, tokens, random);
