@@ -1,5 +1,6 @@
-"""What the figures of this folder share: a canvas that is written as SVG and as PNG, and panels with logarithmic axes."""
+"""What the figures of this folder share: a canvas that is written as SVG and as PNG, and panels over the logarithm of tokens."""
 
+import abc
 import dataclasses
 import html
 import math
@@ -13,6 +14,7 @@ COLOURS = (
 LEGEND_COLUMN, LEGEND_ROW = 240, 18
 GRID, FRAME, TEXT = "#dddddd", "#999999", "#444444"
 PNG_SCALE = 2  # pixels of a unit of the SVG
+_STEPS = (1, 2, 5, 10)  # of the ticks of a linear axis, times a power of ten
 _DASH = (5, 4)
 
 
@@ -131,24 +133,32 @@ def _dashes(points):
 
 @dataclasses.dataclass
 class Line:
-    """points: {tokens: value}. crosses and arrows: tokens whose value is unknown, marked at the top edge."""
+    """points: {tokens: value}. crosses and arrows: tokens whose value is unknown, marked at the top edge. errors: {tokens: half of a
+    bar}."""
 
     label: str
     colour: str
-    points: dict[int, float]
+    points: dict[float, float]
     dashed: bool = False
     crosses: tuple[int, ...] = ()
     arrows: tuple[int, ...] = ()
+    errors: dict[float, float] = dataclasses.field(default_factory=dict)
 
 
-class LogPanel:
+class Panel(abc.ABC):
     """Lines over the logarithm of tokens. `labels`: at the first point of each line ("first"), in a list ("list"), or none."""
 
     def __init__(self, left: float, top: float, title: str, lines: list[Line], *, labels: str | None = "first"):
         self._left, self._top, self._title, self._lines, self._labels = left, top, title, lines, labels
-        places = [x for line in lines for x in (*line.points, *line.crosses, *line.arrows)]
-        values = [y for line in lines for y in line.points.values()]
-        self._x, self._y = _range(places, 2), _range(values, 10)
+        self._x = _range([x for line in lines for x in (*line.points, *line.crosses, *line.arrows)], 2)
+
+    @abc.abstractmethod
+    def _up(self, y: float) -> float:
+        """The place of a value: 0 at the bottom, 1 at the top."""
+
+    @abc.abstractmethod
+    def _ticks(self) -> list[tuple[float, str]]:
+        """Values on the axis, and what stands beside them."""
 
     def draw(self, canvas: Canvas) -> None:
         canvas.text(self._left, self._top - 14, self._title, bold=True)
@@ -163,21 +173,22 @@ class LogPanel:
 
     def _at(self, x: float, y: float) -> tuple[float, float]:
         across = (math.log2(x) - self._x[0]) / (self._x[1] - self._x[0])
-        up = (math.log10(y) - self._y[0]) / (self._y[1] - self._y[0])
-        return self._left + across * WIDTH, self._top + (1 - up) * HEIGHT
+        return self._left + across * WIDTH, self._top + (1 - self._up(y)) * HEIGHT
 
     def _draw_axes(self, canvas: Canvas) -> None:
-        for power in range(self._y[0], self._y[1] + 1):
-            x, y = self._at(2 ** self._x[0], 10.0**power)
+        for value, text in self._ticks():
+            x, y = self._at(2 ** self._x[0], value)
             canvas.path([(x, y), (x + WIDTH, y)], GRID)
-            canvas.text(x - 6, y + 4, f"{10.0**power:g}", anchor="end")
+            canvas.text(x - 6, y + 4, text, anchor="end")
         for power in range(self._x[0], self._x[1] + 1, 2 if self._x[1] - self._x[0] > 4 else 1):
-            x, y = self._at(2.0**power, 10.0 ** self._y[0])
-            canvas.text(x, y + 18, tokens(2**power), anchor="middle")
+            x, _ = self._at(2.0**power, self._ticks()[0][0])
+            canvas.text(x, self._top + HEIGHT + 18, tokens(2**power), anchor="middle")
 
     def _draw_line(self, canvas: Canvas, line: Line) -> None:
         places = [self._at(x, y) for x, y in sorted(line.points.items())]
         canvas.path(places, line.colour, width=2, dashed=line.dashed)
+        for x, error in line.errors.items():
+            canvas.path([self._at(x, line.points[x] + d) for d in (error, -error)], line.colour)
         for place in places:
             canvas.dot(*place, line.colour)
         if places and self._labels == "first":
@@ -186,8 +197,46 @@ class LogPanel:
     def _draw_marks(self, canvas: Canvas, line: Line, shift: float) -> None:
         """Marks of several lines at one context lie beside each other."""
         for context in (*line.crosses, *line.arrows):
-            x, y = self._at(context, 10.0 ** self._y[1])
-            (draw_cross if context in line.crosses else draw_arrow)(canvas, x + shift, y, line.colour)
+            x, _ = self._at(context, self._ticks()[0][0])
+            (draw_cross if context in line.crosses else draw_arrow)(canvas, x + shift, self._top, line.colour)
+
+
+class LogPanel(Panel):
+    """With a logarithmic axis of values."""
+
+    def __init__(self, left: float, top: float, title: str, lines: list[Line], *, labels: str | None = "first"):
+        super().__init__(left, top, title, lines, labels=labels)
+        self._y = _range([y for line in lines for y in line.points.values()], 10)
+
+    def _up(self, y: float) -> float:
+        return (math.log10(y) - self._y[0]) / (self._y[1] - self._y[0])
+
+    def _ticks(self) -> list[tuple[float, str]]:
+        return [(10.0**power, f"{10.0**power:g}") for power in range(self._y[0], self._y[1] + 1)]
+
+
+class LinearPanel(Panel):
+    """With a linear axis of values, and room for the bars of errors."""
+
+    def __init__(self, left: float, top: float, title: str, lines: list[Line], *, labels: str | None = "first"):
+        super().__init__(left, top, title, lines, labels=labels)
+        ends = [y + d * line.errors.get(x, 0.0) for line in lines for x, y in line.points.items() for d in (-1, 1)]
+        room = (max(ends) - min(ends)) / 20 or 0.01
+        self._y = min(ends) - room, max(ends) + room
+
+    def _up(self, y: float) -> float:
+        return (y - self._y[0]) / (self._y[1] - self._y[0])
+
+    def _ticks(self) -> list[tuple[float, str]]:
+        step = tick_step(self._y[1] - self._y[0])
+        digits = max(0, -math.floor(math.log10(step)))
+        return [(i * step, f"{i * step:.{digits}f}") for i in range(math.ceil(self._y[0] / step), math.floor(self._y[1] / step) + 1)]
+
+
+def tick_step(span: float) -> float:
+    """The smallest round step that gives at most eight ticks."""
+    power = 10 ** math.floor(math.log10(span / 8))
+    return next(step * power for step in _STEPS if span / (step * power) <= 8)
 
 
 def legend_height(count: int, columns: int) -> float:

@@ -1,6 +1,7 @@
 """Measures linearized models and controls beside their teacher, in the same server and weights format: loss by genre and depth,
 recall by form and distance, two tasks of RULER, instructions followed in a chat, bytes of a state, prefill and decode by context.
-Writes OUT/results.json and OUT/results.md. The same command continues: what is in results.json is not measured again."""
+Writes OUT/results.json, OUT/results.md and, with more than the teacher, the picture OUT/results.svg. The same command continues: what
+is in results.json is not measured again."""
 
 import argparse
 import hashlib
@@ -13,6 +14,7 @@ import subprocess
 
 import harness
 import hybrid_instructions
+import hybrid_picture
 import hybrid_ruler
 import numpy as np
 
@@ -290,6 +292,8 @@ def main():
     results.save()
     text = report(results.all)
     (options.out / "results.md").write_text(text)
+    if linearized := [name for name in options.model if name != "teacher"]:
+        hybrid_picture.draw(results.all, linearized).write(options.out / "results.svg")
     print(text)
 
 

@@ -23,6 +23,7 @@ import figures
 import figures_draw
 import figures_measure
 import figures_plan
+import hybrid_picture
 import limited
 import training_point
 from figures_store import Store, key_of
@@ -271,6 +272,33 @@ class PlotTest(FolderTest):
             texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
             for label in labels:
                 self.assertEqual(texts.count(label), 2)  # in the panel of prefill and in that of decoding
+
+
+class HybridPictureTest(unittest.TestCase):
+    def test_panels(self):
+        def answer(right, distance):
+            return [0.5, 2, right, distance]
+
+        results = {
+            "loss": {
+                "teacher": {"a 0": {"first": [3.0, 3.0, 3.0, 3.0], "rest": [2.0]}},
+                "m": {"a 0": {"first": [3.125, 3.25, 3.5, 4.0], "rest": [2.0]}},
+            },
+            "recall": {
+                model: {"1024 codes 0": {"answers": [answer(right, 300), answer(1, 500), answer(2, 700)]}, "1024 values 0": {}}
+                for model, right in (("teacher", 2), ("m", 0))
+            },
+        }
+        middle = 256 * 2**0.5
+        lost = {middle: [0.125], 2 * middle: [0.25], 4 * middle: [0.5, 1.0], 8 * middle: [0]}
+        self.assertEqual(hybrid_picture.lost(results["loss"], "m"), lost)
+        self.assertEqual(hybrid_picture.recalled(results["recall"], "m"), {middle: [0.0, 0.0], 2 * middle: [1.0]})
+        line = hybrid_picture.line("m", "#000", {1: [0.25], 2: [0.0, 1.0]})
+        self.assertEqual((line.points, line.errors), ({1: 0.25, 2: 0.5}, {2: 0.5}))
+        shapes = hybrid_picture.draw(results, ["m"]).svg()
+        # A loss with five depths in four octaves; two models that recall at two distances; no speed.
+        self.assertEqual(shapes.count("<circle"), 4 + 2 * 2)
+        self.assertEqual(shapes.count('font-weight="bold"'), 2)
 
 
 class TableTest(FolderTest):
