@@ -2,7 +2,6 @@
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <numbers>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,9 +12,9 @@
 #include "base/check.h"
 #include "engine/checkpoint/json_field_reader.h"
 #include "engine/checkpoint/strict_json.h"
+#include "engine/model/llama_rope.h"
 #include "engine/model/llama_weights.h"
 #include "engine/model/model_format.h"
-#include "kernels/angles.h"
 
 namespace polysketch {
 namespace {
@@ -44,10 +43,7 @@ constexpr std::pair<std::string_view, AttentionKind> kFarKinds[] = {
 constexpr int kFarSizeUnit = 16, kFarSizeLimit = 128;
 // The limits exceed any model, and no product of sizes within them overflows int64.
 constexpr int kVocabularyLimit = 1 << 22, kWidthLimit = 1 << 16, kHiddenLimit = 1 << 18,
-              kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024,
-              kPositionsLimit = 1 << 28, kSinksLimit = 1 << 16;
-// Of factors: their products and the squares of these stay far within float32.
-constexpr double kScaleLeast = 1e-4, kScaleMost = 1e4;
+              kHeadsLimit = 4096, kHeadDimLimit = 1024, kLayersLimit = 1024, kSinksLimit = 1 << 16;
 
 // A field that must have one value, or be absent.
 struct OnlyValue {
@@ -178,8 +174,8 @@ class LlamaConfigReader {
         family_(family) {}
 
   Result<ModelSpec> Read() {
-    for (const OnlyValue& only : kOnly) CheckOnly(only, &fields_);
-    for (const OnlyValue& only : family_.only) CheckOnly(only, &fields_);
+    for (const OnlyValue& only : kOnly) CheckOnly(only);
+    for (const OnlyValue& only : family_.only) CheckOnly(only);
     Sizes();
     Biases();
     Scales();
@@ -198,10 +194,10 @@ class LlamaConfigReader {
     return field != config_.end() && field->is_null();
   }
 
-  void CheckOnly(const OnlyValue& only, JsonFieldReader* fields) {
-    const json* value = fields->Find(only.name);
+  void CheckOnly(const OnlyValue& only) {
+    const json* value = fields_.Find(only.name);
     if (value == nullptr || *value == *ParseJson(only.value)) return;
-    fields->Fail(only.name, StrCat("expected ", only.reason, ", found ", DescribeJson(*value)));
+    fields_.Fail(only.name, StrCat("expected ", only.reason, ", found ", DescribeJson(*value)));
   }
 
   void Sizes() {
@@ -297,72 +293,14 @@ class LlamaConfigReader {
     scales.logits = 1 / factor("logits_scaling");
   }
 
-  // rope_theta and rope_scaling of transformers 4, rope_parameters of transformers 5.
   void Rope() {
-    const double theta = fields_.Number("rope_theta", 1, 1e12, family_.rope_theta);
-    const json* scaling = fields_.Find("rope_scaling");
-    const json* parameters = fields_.Find("rope_parameters");
-    if (scaling != nullptr && parameters != nullptr && *scaling != *parameters)
-      fields_.Fail("rope_parameters",
-                   "expected the values of rope_scaling beside it, found others");
-    const char* name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
-    if (parameters == nullptr) parameters = scaling;
-    if (!fields_.status().ok()) return;
-    if (parameters != nullptr && !parameters->is_object())
-      return fields_.Fail(name, StrCat("expected an object, found ", DescribeJson(*parameters)));
-    const json none = json::object();
-    for (const auto& [key, value] : parameters != nullptr ? parameters->items() : none.items()) {
-      if (!value.is_structured() || key == "short_factor" || key == "long_factor") continue;
-      return fields_.Fail(StrCat(name, ".", Abbreviate(key)),
-                          StrCat("expected one RoPE for all layers, found ", DescribeJson(value)));
-    }
-    JsonFieldReader rope(parameters != nullptr ? *parameters : none, source_,
-                         JsonFieldReader::Null::kMissing, StrCat(name, "."));
-    Scale(rope.Number("rope_theta", 1, 1e12, theta), &rope);
-    fields_.Fail(rope.status());
+    const LlamaRope rope = ReadLlamaRope(attention_.head_dim, spec_.context_length,
+                                         family_.rope_theta, source_, &fields_);
+    spec_.frame.rope_thetas = rope.thetas;
+    spec_.frame.rope_scale = rope.scale;
+    spec_.context_length = rope.length;
+    spec_.context_limit = rope.length;
     LayersWithoutRope();
-  }
-
-  void Scale(double theta, JsonFieldReader* rope) {
-    CheckOnly({"partial_rotary_factor", "1.0", "1: RoPE rotates whole heads"}, rope);
-    std::string type = rope->String("rope_type", true);
-    const std::string older = rope->String("type", true);
-    if (type.empty()) type = older.empty() ? "default" : older;
-    if (!older.empty() && older != type) {
-      rope->Fail("type", StrCat("expected \"", Abbreviate(type), "\" as rope_type, found \"",
-                                Abbreviate(older), "\""));
-    }
-    std::vector<float>& thetas = spec_.frame.rope_thetas;
-    thetas = RopeThetas(attention_.head_dim, theta);
-    if (type == "default") {
-      // Nothing is scaled.
-    } else if (type == "linear") {
-      const double factor = rope->Number("factor", 1, 1e6);
-      for (float& each : thetas) each = static_cast<float>(each / factor);
-    } else if (type == "llama3") {
-      ScaleAsLlama3(rope);
-    } else {
-      rope->Fail("rope_type",
-                 StrCat("expected default, linear or llama3, found \"", Abbreviate(type), "\""));
-    }
-  }
-
-  // Long waves are slowed by `factor`, short ones stay, and those between are mixed.
-  void ScaleAsLlama3(JsonFieldReader* rope) {
-    const double factor = rope->Number("factor", 1, 1e6);
-    const double low = rope->Number("low_freq_factor", 1e-3, 1e6);
-    const double high = rope->Number("high_freq_factor", 1e-3, 1e6);
-    const double trained = rope->Int("original_max_position_embeddings", 1, kPositionsLimit);
-    if (!rope->status().ok()) return;
-    if (high <= low) {
-      return rope->Fail("high_freq_factor",
-                        StrCat("expected more than low_freq_factor ", low, ", found ", high));
-    }
-    for (float& theta : spec_.frame.rope_thetas) {
-      const double turns = trained * theta / (2 * std::numbers::pi);  // within the trained length
-      const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
-      theta = static_cast<float>(theta * (kept + (1 - kept) / factor));
-    }
   }
 
   void LayersWithoutRope() {
@@ -453,6 +391,11 @@ class LlamaConfigReader {
       return fields_.Fail("attention_window_kind",
                           StrCat("expected \"", kWindowOfBlocks, "\" with layers of ", kWithFarPart,
                                  ", found \"", Abbreviate(window_kind), "\""));
+    }
+    // Far parts read queries that are not rotated, which the scale is of too once weights have it.
+    if (spec_.frame.rope_scale != 1) {
+      return fields_.Fail("layer_types", StrCat("expected none of ", kWithFarPart,
+                                                " with a RoPE that scales attention, found one"));
     }
     if (window % kCacheBlock != 0) {
       fields_.Fail("attention_window",

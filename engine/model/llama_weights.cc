@@ -48,7 +48,7 @@ class LlamaReader {
     weights_->layers.resize(spec_.layers.size());
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       PS_RETURN_IF_ERROR(
-          Layer(StrCat("model.layers.", i, "."), spec_.layers[i].attention, &weights_->layers[i]));
+          Layer(StrCat("model.layers.", i, "."), spec_.layers[i], &weights_->layers[i]));
     }
     return reader_.CheckAllRead(
         StrCat("a ", spec_.architecture, " model with ", spec_.layers.size(), " layers"),
@@ -63,13 +63,14 @@ class LlamaReader {
     std::vector<float> scale;  // empty: none; the norm has it
   };
 
-  Status Layer(const std::string& prefix, const AttentionSpec& attention, LayerWeights* layer) {
+  Status Layer(const std::string& prefix, const LayerSpec& spec, LayerWeights* layer) {
+    const AttentionSpec& attention = spec.attention;
     PS_ASSIGN_OR_RETURN(const StreamNorm attn_norm, NormOfStream(prefix + "input_layernorm"));
     PS_ASSIGN_OR_RETURN(const StreamNorm mlp_norm,
                         NormOfStream(prefix + "post_attention_layernorm"));
     layer->attn_norm = attn_norm.norm;
     layer->mlp.norm = mlp_norm.norm;
-    PS_RETURN_IF_ERROR(Attention(prefix + "self_attn.", attention, attn_norm, layer));
+    PS_RETURN_IF_ERROR(Attention(prefix + "self_attn.", spec, attn_norm, layer));
     if (attention.decay_gate) {
       const bool far = attention.far_part();
       PS_RETURN_IF_ERROR(DecayGate(prefix + (far ? "self_attn.far_gate." : "self_attn.g_proj."),
@@ -79,8 +80,9 @@ class LlamaReader {
     return Mlp(prefix + "mlp.", mlp_norm, &layer->mlp);
   }
 
-  Status Attention(const std::string& attn, const AttentionSpec& attention, const StreamNorm& norm,
+  Status Attention(const std::string& attn, const LayerSpec& spec, const StreamNorm& norm,
                    LayerWeights* layer) {
+    const AttentionSpec& attention = spec.attention;
     const int64_t D = frame_.width, d = attention.head_dim;
     const int64_t q = attention.heads * d, kv = attention.key_heads() * d;
     const auto qkv = [&](const char* what) {
@@ -88,7 +90,8 @@ class LlamaReader {
                                {StrCat(attn, "k_proj.", what), kv, d},
                                {StrCat(attn, "v_proj.", what), kv}};
     };
-    const float scale = frame_.scales.queries;  // of the first rows
+    const float of_queries = QueryScale(spec);
+    const float scale = frame_.head_norms ? 1 : of_queries;  // of the first rows
     PS_ASSIGN_OR_RETURN(layer->qkv, reader_.ReadJoined(qkv("weight"), D,
                                                        Scaled(scale, OfReader(norm.scale),
                                                               static_cast<size_t>(q * D))));
@@ -102,10 +105,16 @@ class LlamaReader {
       PS_ASSIGN_OR_RETURN(layer->out_bias, BiasOfWriter(attn + "o_proj.bias"));
     }
     if (frame_.head_norms) {
-      PS_ASSIGN_OR_RETURN(layer->q_norm, Norm(attn + "q_norm", d, d));
+      PS_ASSIGN_OR_RETURN(layer->q_norm, Norm(attn + "q_norm", d, d, of_queries));
       PS_ASSIGN_OR_RETURN(layer->k_norm, Norm(attn + "k_norm", d, d));
     }
     return Status();
+  }
+
+  // What the queries of a layer are multiplied by, in the place of scores and rotations.
+  float QueryScale(const LayerSpec& spec) const {
+    const float of_rope = spec.rope ? frame_.rope_scale : 1;
+    return frame_.scales.queries * of_rope * of_rope;
   }
 
   Status DecayGate(const std::string& name, const AttentionSpec& attention, const StreamNorm& norm,

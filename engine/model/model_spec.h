@@ -38,6 +38,8 @@ struct FrameSpec {
   bool sinusoids = false;  // added to the embedding
   // Rotation by position: of pair i of a head by position * rope_thetas[i]. [head_dim / 2]
   std::vector<float> rope_thetas;
+  float rope_scale =
+      1;  // of rotated queries and rotated keys; the queries' weights take over its square
   bool tied = true;  // the embedding makes the logits too
   bool output_bias = false;
   FrameScales scales = {};

@@ -62,6 +62,7 @@ void CheckDefinition(std::string_view text) {
     PS_CHECK(attention.window == 0 || attention.kv_cache());
   }
   for (const float theta : spec.frame.rope_thetas) PS_CHECK(theta > 0 && theta <= 1) << theta;
+  PS_CHECK(spec.frame.rope_scale > 0 && spec.frame.rope_scale <= 1e4f);
   PS_CHECK(spec.frame.width > 0 && spec.frame.mlp_hidden > 0 && spec.context_limit >= 0);
   PS_CHECK(spec.bos_id >= -1 && spec.bos_id < spec.frame.vocab_size);
   for (const int32_t id : spec.stop_ids) PS_CHECK(id >= 0 && id < spec.frame.vocab_size) << id;

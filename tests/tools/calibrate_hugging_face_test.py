@@ -19,7 +19,7 @@ FRAMES = support.ROOT / "tests" / "data" / "frames"
 # Every architecture and what differs within one. The goldens are the logits of transformers.
 CASES = (
     *("llama", "llama_linear", "llama_llama3", "llama_one_kv_head", "llama_own_kv_heads", "llama_tied_biases"),
-    *("mistral", "qwen2", "qwen3", "qwen3_biases", "smollm3", "smollm3_interval"),
+    *("mistral", "qwen2", "qwen3", "qwen3_biases", "smollm3", "smollm3_interval", "llama_yarn", "qwen3_yarn", "smollm3_yarn"),
 )
 WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD_SIZE, LAYERS, VOCABULARY = 128, 320, 4, 2, 32, 2, 200
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -190,7 +190,7 @@ class CalibrateTest(support.ToolTest):
         check("architectures: expected one of LlamaForCausalLM, .*; found", {"architectures": ["Gpt"]})
         check("quantization_config: expected a model of F32", {"quantization_config": {}})
         check("config.json: field 'hidden_size': missing", {"hidden_size": None})
-        check("rope_scaling: expected default, linear or llama3; found 'yarn'", {"rope_scaling": {"type": "yarn"}})
+        check("rope_scaling: expected default, linear, llama3 or yarn; found 'longrope'", {"rope_scaling": {"type": "longrope"}})
         check("expected the fields of transformers, found damage", {"num_hidden_layers": "two"})
         check("expected positive sizes", {"num_key_value_heads": 3})
         check("no_rope_layers: expected a number for each of 2 layers, found 1",

@@ -376,6 +376,17 @@ class Conversion(support.ToolTest):
     def test_scaled_rope(self):
         folder = self.made(self.write(change=lambda writer: (writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR), writer.add_rope_scaling_factor(4.0))), "linear")
         self.assertEqual(json.loads((folder / "config.json").read_text())["rope_scaling"], {"factor": 4.0, "rope_type": "linear"})
+        for name, trained in (("yarn", 4), ("yarn_of_length", None)):
+            def yarn(writer, trained=trained):
+                writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+                writer.add_rope_scaling_factor(4.0)
+                writer.add_rope_scaling_yarn_beta_fast(32.0)
+                if trained:
+                    writer.add_rope_scaling_orig_ctx_len(trained)
+
+            config = json.loads((self.made(self.write(change=yarn), name) / "config.json").read_text())
+            trained = trained or config["max_position_embeddings"]
+            self.assertEqual(config["rope_scaling"], {"factor": 4.0, "rope_type": "yarn", "original_max_position_embeddings": trained})
 
         def llama3(writer, factor=32.0):
             # As LlamaModel.generate_extra_tensors of llama.cpp's converter.
@@ -434,7 +445,10 @@ class Conversion(support.ToolTest):
             "rms_epsilon: expected 1e-12 to 1, found 0": dict(change=lambda writer: number(writer, "attention.layer_norm_rms_epsilon", 1e-60)),
             r"freq_base: expected 1 to 1e\+12, found inf": dict(change=lambda writer: number(writer, "rope.freq_base", 1e39)),
             "context_length: expected 1 to 268435456, found 536870912": dict(change=lambda writer: number(writer, "context_length", 1 << 29)),
-            "rope.scaling.type: expected none or linear, found 'yarn'": dict(change=lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)),
+            "rope.scaling.yarn_beta_slow: expected 1 to 1, found 2": dict(
+                change=lambda writer: (writer.add_rope_scaling_type(gguf.RopeScalingType.YARN), writer.add_rope_scaling_factor(4.0), writer.add_rope_scaling_yarn_beta_slow(2.0))
+            ),
+            "rope.scaling.type: expected none, linear or yarn, found 'longrope'": dict(change=lambda writer: writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)),
         }
         for words, options in cases.items():
             with self.subTest(words), self.assertRaisesRegex(ToolError, words):

@@ -1,8 +1,8 @@
 """Small random models of the frames that the server reads from Hugging Face folders, written by transformers.
 
-    .venv-training/bin/python tests/training/frame_models.py OUT
+    .venv-training/bin/python tests/training/frame_models.py OUT [CASE...]
 
-writes those of tests/data/frames, which tests/engine/model/frames_test.cc reads: for each case a model folder with weights of
+writes those of tests/data/frames, which tests/engine/model/frames_test.cc reads: for each case (all of them) a model folder with weights of
 BF16, and golden.safetensors with tokens and the logits of transformers in float32.
 """
 
@@ -39,6 +39,15 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+# Four pairs of a head turn 10, 3, 1 and 0.3 times within the trained length.
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "beta_fast": 8.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 64,
+}
 
 # Windows with sinks: fields of config.json that transformers does not have. Layers of this type get a mask.
 WITH_SINKS = "window_with_sinks"
@@ -64,6 +73,12 @@ CASES = {
     "llama_one_kv_head": ("LlamaConfig", {"num_key_value_heads": 1, "num_attention_heads": 6, "head_dim": 4}),
     "llama_linear": ("LlamaConfig", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
     "llama_llama3": ("LlamaConfig", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
+    "llama_yarn": ("LlamaConfig", {"rope_parameters": YARN, "attention_bias": True}),
+    "qwen3_yarn": ("Qwen3Config", {"rope_parameters": YARN | {"attention_factor": 1.3, "truncate": False}}),
+    "smollm3_yarn": (
+        "SmolLM3Config",
+        {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 1], "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 2.0}},
+    ),
     "mistral": ("MistralConfig", {"sliding_window": None}),
     "mistral_window": ("MistralConfig", {"sliding_window": 9}),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
@@ -221,8 +236,8 @@ def logits_of(model, tokens: np.ndarray) -> torch.Tensor:
         return model(torch.tensor(tokens.tolist())[None]).logits[0]
 
 
-def main(out: pathlib.Path):
-    for name in CASES:
+def main(out: pathlib.Path, names: list[str]):
+    for name in names or CASES:
         folder = out / name
         drawn = random_model(name).to(torch.bfloat16)
         drawn.save_pretrained(folder)
@@ -241,4 +256,4 @@ def main(out: pathlib.Path):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), sys.argv[2:])

@@ -33,6 +33,10 @@ class ScalingTest(unittest.TestCase):
         llama3 = scaled_fields(plain, Scaling("llama3", 2.5))
         self.assertEqual(llama3["max_position_embeddings"], 250)
         self.assertEqual(llama3["rope_scaling"]["original_max_position_embeddings"], 100)
+        yarn = scaled_fields(plain, Scaling("yarn", 4.0))
+        self.assertEqual(yarn["rope_scaling"], {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 100})
+        again = scaled_fields({"max_position_embeddings": 400} | yarn, Scaling("yarn", 2.0))
+        self.assertEqual(again["rope_scaling"], {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 100})
         own = {"max_position_embeddings": 640, "rope_parameters": frame_models.LLAMA3}
         found = scaled_fields(own, Scaling("llama3", 2.0))
         self.assertEqual(found, {"max_position_embeddings": 1280, "rope_parameters": frame_models.LLAMA3 | {"factor": 16.0}})
@@ -73,14 +77,14 @@ class TeachersTest(LinearizeTest):
             self.check_served(out / "model", ["reference"], 400, seed=7)
 
     def test_qwen3(self):
-        """Norms of q and k, a head that is not width / heads, two query heads a kv head, tied; the layers are chosen."""
+        """Norms of q and k, a head that is not width / heads, two query heads a kv head, tied; the layers are chosen; YaRN."""
         teacher, out = self.dir / "qwen3", self.dir / "chosen"
         linearize_support.write_teacher(teacher, self.text.read_text(), "qwen3", torch.bfloat16, head_dim=16)
-        self.run_all(out, "--max-recall-loss=0.05", teacher=teacher)
+        self.run_all(out, "--max-recall-loss=0.05", "--rope-scaling=yarn:2", teacher=teacher)
         report = json.loads((out / "report.json").read_text())
         self.assertEqual(sorted(report["sensitivity"]["ranking"]), list(range(LAYERS)))
         self.assertEqual(list(report["curve"]), ["0", "3", "6"])
-        self.assertEqual({row["model"] for row in report["evaluation"]}, {"teacher", "windows, not trained", "linearized"})
+        self.assertEqual({row["model"] for row in report["evaluation"]}, {"teacher", "teacher, scaled RoPE", "windows, not trained", "linearized"})
         if PROBE.exists():
             self.check_served(out / "model", ["reference"], 300, seed=7)
 
@@ -89,13 +93,14 @@ class TeachersTest(LinearizeTest):
             ("--evaluation-lengths: expected at most the 1024 positions of the model, found 2048", ["--evaluation-lengths=2048"]),
             ("--evaluation-lengths: expected at most the 2048 positions of the model, found 2049",
              ["--evaluation-lengths=2049", "--rope-scaling=linear:2"]),
+            ("--far linear: expected another RoPE than YaRN", ["--far=linear", "--rope-scaling=yarn:2"]),
         ):  # fmt: skip
             with self.subTest(words), contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(ToolError, words):
                 command.command(self.options(self.dir / "refused", *options))
-        for text in ("yarn:4", "llama3", "llama3:0.5", "linear:nan"):
+        for text in ("longrope:4", "llama3", "llama3:0.5", "linear:nan", "yarn:0"):
             with self.subTest(text), contextlib.redirect_stderr(io.StringIO()) as stderr, self.assertRaises(SystemExit):
                 command.command(self.options(self.dir / "refused", f"--rope-scaling={text}"))
-            self.assertIn(f"expected llama3:X or linear:X with X from 1 to 1e6, found '{text}'", stderr.getvalue())
+            self.assertIn(f"expected KIND:X with one of llama3, linear, yarn and X from 1 to 1e6, found '{text}'", stderr.getvalue())
         self.assertFalse((self.dir / "refused").exists())
 
 

@@ -55,16 +55,18 @@ class LinearizeOnDeviceTest(unittest.TestCase):
         linearize_support.write_gguf(teacher, TEXT)
         told = self.pack(teacher)
         self.assertIn("'scripts/linearize-on-device run', carry .linearize/part.00", told)
+        self.assertIn("git sparse-checkout set --no-cone /.gitignore /scripts/ /tools/ /training/", told)
         for name in ("tools", "training/src"):
             shutil.copytree(ROOT / name, self.tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         options = [option for option in OPTIONS if not option.startswith(("--steps", "--tokens-per-step", "--device"))]
         self.script("run", *options, "--layers=1", path=pathlib.Path(sys.executable).parent, LINEARIZE_DEVICE="cpu", LINEARIZE_STEPS="2",
                     LINEARIZE_TOKENS_PER_STEP="128")
         found = self.dir / "out/linearize"
-        with tarfile.open(found / "adapter.tar") as archive:
+        with tarfile.open(found / "adapter.tar.00") as archive:
             names = set(archive.getnames())
         self.assertLessEqual({"adapter/adapter_model.safetensors", "adapter/model.json"}, names)
         report = json.loads((found / "report.json").read_text())
+        self.assertEqual(report["teacher"], "teacher.gguf")
         self.assertEqual((report["recipe"]["steps"], report["recipe"]["tokens"], report["full"]), (2, 128, [1]))
         self.assertEqual(len((found / "losses.csv").read_text().splitlines()), 3)
 
@@ -77,11 +79,25 @@ class LinearizeOnDeviceTest(unittest.TestCase):
         calls = self.dir / "calls"
         self.script("run", "--layers=none", path=python.parent, CALLS=str(calls), LINEARIZE_LIMIT="1000", LINEARIZE_TOKENS_PER_STEP="8192")
         first, second = calls.read_text().splitlines()
-        self.assertRegex(first, r"--no-control .* --steps 6 --layers=none .*--stop-after distillation")
+        self.assertRegex(first, r"--no-control .* --steps 6 --far-steps 8 --layers=none --stop-after distillation .*--far-steps 2 ")
         self.assertIn("--layers=none", second)
         steps = int(second.partition("--steps ")[2].split()[0])
         most = 0.9 * 1000 * 18300 / 1.25 / 8192
         self.assertTrue(0.9 * most <= steps <= most, steps)
+        self.script("run", "--far", "linear", path=python.parent, CALLS=str(calls), LINEARIZE_LIMIT="1000", LINEARIZE_TOKENS_PER_STEP="8192")
+        with_far = calls.read_text().splitlines()[3]
+        self.assertIn("--far-steps 8 --far linear", with_far)
+        self.assertLessEqual(int(with_far.partition("--steps ")[2].split()[0]), most - 8)
+
+    def test_what_a_run_leaves_that_does_not_end(self):
+        self.pack(self.dir / "text.txt")
+        python = self.dir / "bin/python3"
+        python.parent.mkdir()
+        python.write_text(PYTHON + "echo loss >$out/distillation/losses.csv; exec sleep 60\n")
+        python.chmod(0o755)
+        said = self.script("run", path=python.parent, status=1, CALLS=str(self.dir / "calls"), LINEARIZE_LIMIT="3", LINEARIZE_STEPS="1")
+        self.assertIn("did not end within 3 s", said)
+        self.assertEqual((self.dir / "out/linearize/losses.csv").read_text(), "loss\n")
 
     def test_bad_parts(self):
         self.assertIn(".linearize/part.*: expected what pack makes, found nothing", self.script("run", path="/usr/bin", status=1))

@@ -414,6 +414,12 @@ class RefusedTest(LinearizeTest):
         self.refused("expected full attention in every layer, found 'window_with_sinks'", teacher=self.copy(**windows))
         mistral = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 64}
         self.refused("expected full attention in every layer, found 'sliding_window 64'", teacher=self.copy(**mistral))
+        window = {"sliding_window": 1024}  # of all positions, until RoPE makes more
+        self.refused("expected full attention in every layer, found 'sliding_window 1024'", "--rope-scaling=linear:2",
+                     teacher=self.copy(**mistral | window))
+        yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+        self.refused("found 'sliding_window 1024'", teacher=self.copy(**mistral | window, rope_parameters=yarn))
+        self.refused('"attn_factor": expected attention_factor', teacher=self.copy(rope_parameters=yarn | {"attn_factor": 0.9}))
         folder = self.copy()
         (folder / "tokenizer.json").unlink()
         self.refused("expected tokenizer.json or tokenizer.model, found neither", teacher=folder)

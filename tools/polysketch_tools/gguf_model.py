@@ -38,6 +38,8 @@ _FACTORS = {
     "residual_scale": "residual_multiplier",
 }
 
+# What llama.cpp computes YaRN with, whatever a file says.
+_YARN = {"yarn_beta_fast": 32.0, "yarn_beta_slow": 1.0, "yarn_ext_factor": 1.0}
 # Fields of an architecture that are read, and those that say nothing about what is computed.
 _READ = {
     "attention.head_count",
@@ -53,9 +55,11 @@ _READ = {
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scaling.factor",
+    "rope.scaling.original_context_length",
     "rope.scaling.type",
+    *(f"rope.scaling.{name}" for name in _YARN),
 }
-_WITHOUT_EFFECT = {"expert_used_count", "rope.scaling.finetuned", "rope.scaling.original_context_length", "vocab_size"}
+_WITHOUT_EFFECT = {"expert_used_count", "rope.scaling.finetuned", "vocab_size"}
 
 # The server's (engine/model/llama_config.cc).
 _MAX_LAYERS = 1 << 10
@@ -225,9 +229,15 @@ class Model:
             return self._llama3_scaling()
         if kind == "none":
             return None
-        if kind != "linear":
-            raise self._file.error(f"field {self._prefix}rope.scaling.type: expected none or linear, found {kind!r:.60}")
-        return {"factor": self._decimal("rope.scaling.factor", 1, 1e6), "rope_type": "linear"}
+        if kind not in ("linear", "yarn"):
+            raise self._file.error(f"field {self._prefix}rope.scaling.type: expected none, linear or yarn, found {kind!r:.60}")
+        found = {"factor": self._decimal("rope.scaling.factor", 1, 1e6), "rope_type": kind}
+        if kind == "yarn":
+            for name, only in _YARN.items():
+                self._decimal(f"rope.scaling.{name}", only, only, only)
+            trained = self._size("context_length", _MAX_POSITIONS)
+            found["original_max_position_embeddings"] = self._size("rope.scaling.original_context_length", _MAX_POSITIONS, trained)
+        return found
 
     def _llama3_scaling(self) -> dict:
         found = self._file.tensor(_ROPE_FREQUENCIES)

@@ -30,6 +30,7 @@ _DEFAULTS: dict[str, dict] = {
         "no_rope_layer_interval": 4,
     },
 }
+_TRAINED = "original_max_position_embeddings"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class LlamaConfig:
     epsilon: float
     longest: int  # tokens up to which a sequence is computed without windows
     frequencies: np.ndarray  # of RoPE, float64 [head_dim / 2]
+    rope_scale: float  # of rotated queries and rotated keys
     rope: tuple[bool, ...]  # whether a layer has RoPE
 
     @staticmethod
@@ -86,6 +88,7 @@ def _config(fields: dict) -> LlamaConfig:
     ]
     if len(flags) < layers:
         raise ToolError(f"no_rope_layers: expected a number for each of {layers} layers, found {len(flags)}")
+    frequencies, rope_scale = _rope(fields, head_dim)
     return LlamaConfig(
         layers=layers,
         width=width,
@@ -95,27 +98,53 @@ def _config(fields: dict) -> LlamaConfig:
         head_dim=head_dim,
         epsilon=float(fields.get("rms_norm_eps", 1e-6)),
         longest=longest,
-        frequencies=_frequencies(fields, head_dim),
+        frequencies=frequencies,
+        rope_scale=rope_scale,
         rope=tuple(bool(flag) for flag in flags[:layers]) if name == "SmolLM3ForCausalLM" else (True,) * layers,
     )
 
 
-def _frequencies(fields: dict, head_dim: int) -> np.ndarray:
+def _rope(fields: dict, head_dim: int) -> tuple[np.ndarray, float]:
+    """The frequencies, and the factor of rotated queries and keys."""
     parameters = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     theta = float(parameters.get("rope_theta", fields.get("rope_theta", 10000.0)))
     frequencies = theta ** (-2 * np.arange(head_dim // 2) / head_dim)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if kind == "default":
-        return frequencies
-    if kind not in ("linear", "llama3"):
-        raise ToolError(f"rope_scaling: expected default, linear or llama3; found {kind!r}")
+        return frequencies, 1.0
+    if kind not in ("linear", "llama3", "yarn"):
+        raise ToolError(f"rope_scaling: expected default, linear, llama3 or yarn; found {kind!r}")
     factor = float(parameters["factor"])
     if kind == "linear":
-        return frequencies / factor
+        return frequencies / factor, 1.0
+    in_turn = (fields, parameters, {_TRAINED: fields["max_position_embeddings"]})
+    trained = next(float(each[_TRAINED]) for each in in_turn if each.get(_TRAINED))
+    if kind == "yarn":
+        return _yarn(parameters, frequencies, theta, factor, trained)
     low, high = (float(parameters[f"{name}_freq_factor"]) for name in ("low", "high"))
-    turns = float(parameters["original_max_position_embeddings"]) * frequencies / (2 * math.pi)
+    turns = trained * frequencies / (2 * math.pi)
     kept = np.clip((turns - low) / (high - low), 0, 1)
-    return frequencies * (kept + (1 - kept) / factor)
+    return frequencies * (kept + (1 - kept) / factor), 1.0
+
+
+def _yarn(parameters: dict, frequencies: np.ndarray, theta: float, factor: float, trained: float) -> tuple[np.ndarray, float]:
+    """As transformers has YaRN (arXiv 2309.00071); attn_factor as vLLM has it."""
+    d = 2 * len(frequencies)
+    turns = (float(parameters.get("beta_fast") or 32), float(parameters.get("beta_slow") or 1))
+    low, high = (d * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(theta)) for times in turns)
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, d - 1)
+    slowed = np.clip((np.arange(d // 2) - low) / ((high - low) or 0.001), 0, 1)
+    scale, of_all = (float(parameters.get(name) or 0) for name in ("mscale", "mscale_all_dim"))
+    inferred = _yarn_scale(factor, scale) / _yarn_scale(factor, of_all) if scale and of_all else _yarn_scale(factor, 1)
+    given = parameters.get("attention_factor")
+    scale = inferred * float(parameters.get("attn_factor") or 1) if given is None else float(given)
+    return frequencies * (slowed / factor + 1 - slowed), scale
+
+
+def _yarn_scale(factor: float, scale: float) -> float:
+    return 0.1 * scale * math.log(factor) + 1
 
 
 def forward(config: LlamaConfig, tokens: np.ndarray, tensor: Tensor, product: Product) -> np.ndarray:
@@ -171,7 +200,7 @@ def _attention(config: LlamaConfig, i: int, qkv: np.ndarray, prefix: str, tensor
         q = _norm(q, config, tensor, prefix + "q_norm.weight")
         k = _norm(k, config, tensor, prefix + "k_norm.weight")
     if config.rope[i]:
-        q, k = (_rotate(x, config.frequencies) for x in (q, k))
+        q, k = (_rotate(x, config.frequencies) * np.float32(config.rope_scale) for x in (q, k))
     out = np.empty((count, n, heads, d), np.float32)
     later = np.triu(np.ones((n, n), bool), 1)
     for sequence in range(count):

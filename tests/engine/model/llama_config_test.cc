@@ -174,6 +174,66 @@ TEST(LlamaConfigTest, ThetasOfBothSpellings) {
   EXPECT_FLOAT_EQ(scaled[3], plain[3] / 8);
 }
 
+TEST(LlamaConfigTest, Yarn) {
+  // Pairs that turn 8 and 1 times within 64 tokens: 0.2 and 2.02, which without truncate are not whole.
+  json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_fast", 8.0}};
+  const auto spec_with = [&](const json& fields) {
+    return SpecOf(With(Llama(), {{"rope_theta", 100},
+                                 {"max_position_embeddings", 64},
+                                 {"rope_parameters", With(yarn, fields)}}));
+  };
+  const std::vector<float> plain = RopeThetas(8, 100);
+  ModelSpec spec = spec_with(json::object());
+  for (int i = 0; i < 4; ++i) {
+    const double slowed = i / 3.0;
+    EXPECT_FLOAT_EQ(spec.frame.rope_thetas[i], plain[i] * (1 - slowed + slowed / 4));
+  }
+  EXPECT_FLOAT_EQ(spec.frame.rope_scale, 0.1 * std::log(4.0) + 1);
+  EXPECT_EQ(spec.context_limit, 256);
+  const double low = 8 * std::log(64 / (8 * 6.283185307)) / (2 * std::log(100));
+  const double high = 8 * std::log(64 / 6.283185307) / (2 * std::log(100));
+  const double slowed = (1 - low) / (high - low);
+  EXPECT_NEAR(spec_with({{"truncate", false}}).frame.rope_thetas[1],
+              plain[1] * (1 - slowed + slowed / 4), 1e-7);
+  spec = spec_with({{"original_max_position_embeddings", 8}, {"attention_factor", 1.5}});
+  EXPECT_EQ(spec.frame.rope_scale, 1.5f);
+  EXPECT_EQ(spec.context_limit, 64);  // 8 * 4 are fewer than max_position_embeddings
+  EXPECT_FLOAT_EQ(spec_with({{"mscale", 1.0}, {"mscale_all_dim", 0.5}}).frame.rope_scale,
+                  (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1));
+  // vLLM's factor of the inferred scale.
+  const double inferred = 0.1 * std::log(4.0) + 1;
+  EXPECT_FLOAT_EQ(spec_with({{"attn_factor", 1 / inferred}}).frame.rope_scale, 1);
+  EXPECT_EQ(spec_with({{"attn_factor", 0.5}, {"attention_factor", 1.5}}).frame.rope_scale, 1.5f);
+  // Null, as no field; of truncate false.
+  EXPECT_EQ(spec_with({{"truncate", nullptr}}).frame.rope_thetas,
+            spec_with({{"truncate", false}}).frame.rope_thetas);
+  yarn["beta_fast"] = nullptr;
+  EXPECT_EQ(spec_with({{"attention_factor", nullptr}, {"beta_slow", 0}}).frame.rope_thetas,
+            spec_with({{"beta_fast", 32.0}, {"beta_slow", 1}}).frame.rope_thetas);
+}
+
+// transformers takes the trained length of the whole config before that of rope_parameters.
+TEST(LlamaConfigTest, TrainedLength) {
+  for (const char* type : {"yarn", "llama3"}) {
+    const json within = {{"rope_type", type},
+                         {"factor", 2.0},
+                         {"low_freq_factor", 1.0},
+                         {"high_freq_factor", 4.0},
+                         {"original_max_position_embeddings", 32}};
+    const auto thetas = [&](const json& config, const json& parameters) {
+      return SpecOf(With(With(Llama(), {{"max_position_embeddings", 4096}, {"rope_theta", 100}}),
+                         With(config, {{"rope_parameters", With(within, parameters)}})))
+          .frame.rope_thetas;
+    };
+    const json other = {{"original_max_position_embeddings", 900}};
+    EXPECT_NE(thetas(json::object(), json::object()), thetas(json::object(), other));
+    EXPECT_EQ(thetas(other, json::object()), thetas(json::object(), other));
+    const json none = {{"original_max_position_embeddings", nullptr}};
+    EXPECT_EQ(thetas(json::object(), none),
+              thetas({{"original_max_position_embeddings", 4096}}, json::object()));
+  }
+}
+
 // Of each layer.
 std::vector<int> WindowsOf(const json& config) {
   std::vector<int> windows;
@@ -433,8 +493,25 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
       {With(Llama(), {{"num_local_experts", 8}}), {"num_local_experts", "mixture of experts"}},
       {With(Llama(), {{"vision_config", json::object()}}), {"vision_config"}},
       {With(Llama(), {{"partial_rotary_factor", 0.5}}), {"partial_rotary_factor"}},
-      {With(Llama(), {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}}),
-       {"rope_scaling.rope_type", "expected default, linear or llama3, found \"yarn\""}},
+      {With(Llama(), {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4}}}}),
+       {"rope_scaling.rope_type", "expected default, linear, llama3 or yarn, found \"longrope\""}},
+      {With(Llama(), {{"rope_scaling", {{"rope_type", "yarn"}}}}),
+       {"rope_scaling.factor", "missing"}},
+      {With(Llama(), {{"rope_theta", 1}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}}),
+       {"rope_scaling.rope_theta", "expected more than 1"}},
+      {With(Llama(),
+            {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"beta_fast", 1e-310}}}}),
+       {"rope_scaling.beta_fast"}},
+      {With(Llama(), {{"rope_scaling",
+                       {{"rope_type", "yarn"}, {"factor", 4}, {"apply_yarn_scaling", false}}}}),
+       {"rope_scaling.apply_yarn_scaling", "expected true, found false"}},
+      {With(
+           Llama(),
+           {{"rope_scaling",
+             {{"rope_type", "yarn"}, {"factor", 1e6}, {"mscale", 1e4}, {"mscale_all_dim", 1e-4}}}}),
+       {"rope_scaling.mscale", "expected a scale of attention in"}},
+      {With(Llama(), {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"beta_slow", 33}}}}),
+       {"rope_scaling.beta_slow", "expected at most beta_fast 32, found 33"}},
       {With(Llama(), {{"rope_scaling", {{"rope_type", "linear"}}}}),
        {"rope_scaling.factor", "missing"}},
       {With(Llama(), {{"rope_parameters", {{"full_attention", json::object()}}}}),
@@ -476,6 +553,8 @@ TEST(LlamaConfigTest, EveryFieldThatIsNotSupportedIsNamed) {
       {With(WithSinks(Llama(), "blocks"), {{"attention_sinks", -1}}), {"attention_sinks"}},
       {WithSinks(With(Of("BrumbyForCausalLM", "brumby"), {{"head_dim", 8}}), "blocks"),
        {"layer_types", "expected none of window_with_sinks in a model without softmax"}},
+      {With(WithFarPart(Llama()), {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}}),
+       {"layer_types", "expected none of window_with_far_part with a RoPE that scales attention"}},
       {With(WithFarPart(Llama()), {{"attention_far_kind", "elu"}}),
        {"attention_far_kind",
         "expected \"affine_square\", \"linear\" or \"learned_sketch\", found \"elu\""}},

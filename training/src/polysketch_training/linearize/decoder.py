@@ -87,14 +87,17 @@ def read_config(folder: pathlib.Path) -> dict:
     return config
 
 
-def check_full(folder: pathlib.Path, config: dict) -> None:
-    """Raises ToolError unless all layers attend to all earlier tokens."""
+def check_full(folder: pathlib.Path, config: dict, length: int) -> None:
+    """Raises ToolError unless all layers attend to all earlier tokens, up to `length`; and of a RoPE that transformers reads otherwise than
+    polysketch-server."""
+    if "attn_factor" in (config.get("rope_parameters") or config.get("rope_scaling") or {}):
+        raise ToolError(f"{folder / 'config.json'}: field \"attn_factor\": expected attention_factor, which transformers reads")
     types = config.get("layer_types") or [FULL]
     window = config.get("sliding_window")
     optional = not config["architectures"][0].startswith("Mistral")
     if window is None and not optional and "sliding_window" not in config:
         window = 4096  # the default of its class
-    slides = window is not None and window < config["max_position_embeddings"] and (not optional or config.get("use_sliding_window"))
+    slides = window is not None and window < length and (not optional or config.get("use_sliding_window"))
     if slides or any(kind != FULL for kind in types):
         found = f"sliding_window {window}" if slides else next(kind for kind in types if kind != FULL)
         raise ToolError(f"{folder / 'config.json'}: expected full attention in every layer, found {found!r}")

@@ -11,7 +11,7 @@ from polysketch_tools.errors import ToolError
 from polysketch_training.linearize.distillation import TARGETS, Recipe
 from polysketch_training.linearize.far import KINDS as FAR_KINDS
 from polysketch_training.linearize.products import PRECISIONS, resolve
-from polysketch_training.linearize.scaling import Scaling, scaled_length, scaling_argument
+from polysketch_training.linearize.scaling import Scaling, scaled_length, scales_attention, scaling_argument
 from polysketch_training.linearize.transfer import FarRecipe
 from polysketch_training.linearize.windows import KINDS, Window
 from polysketch_training.train_options import natural, positive
@@ -89,7 +89,7 @@ def _add_layers(group) -> None:
         "--rope-scaling",
         type=scaling_argument,
         metavar="KIND:X",
-        help="the model reads X times the teacher's length with RoPE scaled as llama3 or linear, in all layers (default: the teacher's)",
+        help="the model reads X times the teacher's length with RoPE scaled as llama3, linear or yarn, in all layers (default: the teacher's)",
     )
 
 
@@ -241,13 +241,13 @@ def options_of(args: argparse.Namespace, config: dict, device: torch.device) -> 
         samples=samples,
         evaluation=evaluation,
         measure_every=args.measure_every or max(1, args.steps // 8),
-        far=_far(args, recipe, samples),
+        far=_far(args, config, recipe, samples),
         control=args.far != NONE and not args.no_control,
         scaling=args.rope_scaling,
     )
 
 
-def _far(args: argparse.Namespace, recipe: Recipe, samples: Samples) -> FarRecipe | None:
+def _far(args: argparse.Namespace, config: dict, recipe: Recipe, samples: Samples) -> FarRecipe | None:
     if args.far == NONE:
         if args.far_decay_gate:
             raise ToolError("--far-decay-gate: expected --far, found none")
@@ -256,6 +256,8 @@ def _far(args: argparse.Namespace, recipe: Recipe, samples: Samples) -> FarRecip
         raise ToolError(f"--far-size: expected a multiple of {_FAR_STEP} up to {_MOST_FAR}, found {args.far_size}")
     if args.window_kind != "blocks":
         raise ToolError(f"--far {args.far}: expected --window-kind blocks, found {args.window_kind}")
+    if scales_attention(config, args.rope_scaling):
+        raise ToolError(f"--far {args.far}: expected another RoPE than YaRN, whose scale of attention far parts do not have")
     if args.window % _ENGINE_BLOCK:
         raise ToolError(f"--far {args.far}: expected a --window that is a multiple of {_ENGINE_BLOCK}, found {args.window}")
     if not args.far_learning_rate > 0:

@@ -6,7 +6,8 @@ import math
 
 from polysketch_tools.errors import ToolError
 
-KINDS = ("llama3", "linear")  # those that polysketch-server reads
+_TRAINED = "original_max_position_embeddings"
+KINDS = ("llama3", "linear", "yarn")  # those that polysketch-server reads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ def scaling_argument(text: str) -> Scaling:
     except ValueError:
         value = math.nan
     if kind not in KINDS or not 1 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"expected {':X or '.join(KINDS)}:X with X from 1 to 1e6, found {text!r:.80}")
+        raise argparse.ArgumentTypeError(f"expected KIND:X with one of {', '.join(KINDS)} and X from 1 to 1e6, found {text!r:.80}")
     return Scaling(kind, value)
 
 
@@ -30,17 +31,37 @@ def scaled_length(config: dict, scaling: Scaling | None) -> int:
     return int(config["max_position_embeddings"] * (scaling.factor if scaling else 1))
 
 
+def _own(config: dict) -> tuple[str, dict, str]:
+    """The field of config.json that says how RoPE is scaled, its value, and the kind."""
+    name = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
+    own = config.get(name) or {}
+    return name, own, own.get("rope_type") or own.get("type") or "default"
+
+
+def scales_attention(config: dict, scaling: Scaling | None) -> bool:
+    """Whether RoPE multiplies queries and keys, as YaRN does."""
+    return "yarn" in (_own(config)[2], scaling.kind if scaling else None)
+
+
+def served_length(config: dict) -> int:
+    """The context limit of polysketch-server, from which on a window is none."""
+    _, own, kind = _own(config)
+    longest = config["max_position_embeddings"]
+    trained = config.get(_TRAINED) or own.get(_TRAINED) or longest
+    return max(longest, int(trained * own["factor"])) if kind == "yarn" and own.get("factor") else longest
+
+
 def scaled_fields(config: dict, scaling: Scaling | None) -> dict:
     """The fields of config.json that change. A teacher that has a scaling of the same kind gets a larger factor."""
     if scaling is None:
         return {}
-    name = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
-    own = config.get(name) or {}
-    found = own.get("rope_type") or own.get("type") or "default"
+    name, own, found = _own(config)
     if found not in ("default", scaling.kind):
         raise ToolError(f'config.json: field "{name}": --rope-scaling {scaling.kind}: expected no scaling or this one, found {found!r:.80}')
     new = own | {"rope_type": scaling.kind, "factor": own.get("factor", 1.0) * scaling.factor}
     if scaling.kind == "llama3" and found == "default":
         # Waves longer than the trained length are slowed, those below a quarter of it stay, as in Llama 3.1.
-        new |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": config["max_position_embeddings"]}
+        new |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    if scaling.kind in ("llama3", "yarn"):
+        new.setdefault(_TRAINED, config.get(_TRAINED) or config["max_position_embeddings"])
     return {name: new, "max_position_embeddings": scaled_length(config, scaling)}
