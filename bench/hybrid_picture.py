@@ -82,7 +82,11 @@ def main():
     parser.add_argument("--models", default="hybrid,polysketch", metavar="NAME,...", help="beside the teacher (default hybrid,polysketch)")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     options = parser.parse_args()
-    draw(json.loads(options.results.read_text()), options.models.split(",")).write(options.out)
+    results, models = json.loads(options.results.read_text()), options.models.split(",")
+    known = {model for stage in ("loss", "recall", "speed") for model in results.get(stage, {})}
+    if unknown := set(models) - known:
+        parser.error(f"--models: expected some of {', '.join(sorted(known))}, found {', '.join(sorted(unknown))}")
+    draw(results, models).write(options.out)
 
 
 if __name__ == "__main__":
