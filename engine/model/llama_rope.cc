@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/bounded_json.h"
+#include "engine/checkpoint/strict_json.h"
 #include "kernels/angles.h"
 
 namespace polysketch {
@@ -52,7 +53,7 @@ class RopeReader {
 
  private:
   std::string Type() {
-    const std::string type = fields_.String("rope_type", true);
+    std::string type = fields_.String("rope_type", true);
     const std::string older = fields_.String("type", true);
     if (!older.empty() && !type.empty() && older != type) {
       fields_.Fail("type", StrCat("expected \"", Abbreviate(type), "\" as rope_type, found \"",
@@ -161,7 +162,7 @@ class RopeReader {
 
 LlamaRope ReadLlamaRope(int head_dim, int length, double theta, std::string_view source,
                         JsonFieldReader* fields) {
-  const LlamaRope unscaled{.length = length};
+  LlamaRope unscaled{.length = length};
   theta = fields->Number("rope_theta", 1, 1e12, theta);
   const int trained = fields->Int(kTrained, 1, kPositionsLimit, 0);
   const json* scaling = fields->Find("rope_scaling");
