@@ -17,12 +17,12 @@ import hybrid_instructions
 import hybrid_picture
 import hybrid_ruler
 import numpy as np
+from hybrid_picture import BLOCK
 
 from polysketch_training.linearize.decoder import load_tokenizer
 from polysketch_training.linearize.tasks import FORMS, prompt
 from polysketch_training.linearize.texts import prefix_of
 
-BLOCK = 512  # tokens whose means count as independent
 FIRST = 2048  # tokens of a window that are the shallow ones
 DEPTHS = (0, FIRST, 8192, 16384, 32768, 65536)  # a row of the table is what lies between two
 GIB = 1 << 30

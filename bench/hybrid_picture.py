@@ -12,13 +12,14 @@ from chart import COLOURS, GAP, HEIGHT, TEXT, WIDTH, Canvas, Line, LinearPanel, 
 
 from polysketch_training.linearize.tasks import FORMS
 
-BLOCK = 512  # tokens of a mean of bench/hybrid
+BLOCK = 512  # tokens of a mean of bench/hybrid, which count as independent
 TEACHER = "teacher"
 _MARGIN, _TOP = 64, 48
 
 
 def octave(tokens):
-    """The middle, on a logarithmic axis, of the octave that holds so many tokens; all below a block are one."""
+    """Returns the geometric mean of the bounds of the bucket [2^i, 2^(i + 1)) of `tokens`. The lowest bucket begins at BLOCK / 2 and holds
+    all smaller numbers too."""
     low = 2 ** math.floor(math.log2(max(tokens, BLOCK / 2)))
     return low * math.sqrt(2)
 
@@ -51,7 +52,7 @@ def recalled(found, model):
 
 
 def decoded(found, model):
-    return {int(context): values["decode 1"] for context, values in found[model].items() if "decode 1" in values}
+    return {int(context): [values["decode 1"]] for context, values in found[model].items() if "decode 1" in values}
 
 
 def draw(results, models):
@@ -64,10 +65,9 @@ def draw(results, models):
         ("speed", "decoding one sequence, tokens/s by depth", LogPanel, decoded, [*models, TEACHER]),
     ):
         found = results.get(stage, {})
-        lines = [(model, of_model(found, model)) for model in shown if model in found and TEACHER in found]
+        lines = [line(model, colours[model], of_model(found, model)) for model in shown if model in found and TEACHER in found]
         if lines:
-            make = (lambda m, s: Line(m, colours[m], s)) if kind is LogPanel else (lambda m, s: line(m, colours[m], s))
-            panels.append((kind, title, [make(model, samples) for model, samples in lines]))
+            panels.append((kind, title, lines))
     canvas = Canvas(_MARGIN + len(panels) * (WIDTH + _MARGIN + GAP) - GAP, _TOP + HEIGHT + 84)
     for number, (kind, title, lines) in enumerate(panels):
         kind(_MARGIN + number * (WIDTH + _MARGIN + GAP), _TOP, title, lines, labels=None).draw(canvas)

@@ -51,6 +51,12 @@ bool JsonFieldReader::Bool(const char* name, bool fallback) {
   return value->get<bool>();
 }
 
+void JsonFieldReader::Only(const char* name, const json& value, std::string_view reason) {
+  const json* found = Find(name, true);
+  if (found == nullptr || *found == value) return;
+  Fail(name, StrCat("expected ", reason, ", found ", DescribeJson(*found)));
+}
+
 std::string JsonFieldReader::String(const char* name, bool optional) {
   const json* value = Find(name, optional);
   if (value == nullptr) return "";

@@ -37,6 +37,8 @@ class JsonFieldReader {
   // An array of integers, or one integer; empty: there is no such field.
   std::vector<int> Ints(const char* name, int low, int high, size_t max_count);
   std::vector<std::string> Strings(const char* name, size_t max_count);
+  // Fails unless the field is `value` or missing. reason: what is expected.
+  void Only(const char* name, const nlohmann::json& value, std::string_view reason);
   // The field as it is; null: there is none.
   const nlohmann::json* Find(const char* name) { return Find(name, true); }
 

@@ -195,9 +195,7 @@ class LlamaConfigReader {
   }
 
   void CheckOnly(const OnlyValue& only) {
-    const json* value = fields_.Find(only.name);
-    if (value == nullptr || *value == *ParseJson(only.value)) return;
-    fields_.Fail(only.name, StrCat("expected ", only.reason, ", found ", DescribeJson(*value)));
+    fields_.Only(only.name, *ParseJson(only.value), only.reason);
   }
 
   void Sizes() {

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <string>
-#include <utility>
 
 #include "base/bounded_json.h"
 #include "engine/checkpoint/strict_json.h"
@@ -32,10 +31,7 @@ class RopeReader {
         rope_{.thetas = RopeThetas(head_dim, theta), .length = length} {}
 
   LlamaRope Read() {
-    if (const json* part = fields_.Find("partial_rotary_factor"); part != nullptr && *part != 1) {
-      fields_.Fail("partial_rotary_factor",
-                   StrCat("expected 1: RoPE rotates whole heads, found ", DescribeJson(*part)));
-    }
+    fields_.Only("partial_rotary_factor", 1.0, "1: RoPE rotates whole heads");
     const std::string type = Type();
     if (type == "linear") {
       const double factor = fields_.Number("factor", 1, kFactorLimit);
@@ -131,12 +127,8 @@ class RopeReader {
 
   // attn_factor, which transformers does not read, multiplies what is inferred, as in vLLM.
   void YarnScale(double factor) {
-    for (const auto& [name, value] : {std::pair<const char*, json>{"extrapolation_factor", 1.0},
-                                      {"apply_yarn_scaling", true}}) {
-      const json* found = fields_.Find(name);
-      if (found == nullptr || *found == value) continue;
-      fields_.Fail(name, StrCat("expected ", value.dump(), ", found ", DescribeJson(*found)));
-    }
+    fields_.Only("extrapolation_factor", 1.0, "1");
+    fields_.Only("apply_yarn_scaling", true, "true");
     const auto of = [&](double scale) { return 0.1 * scale * std::log(factor) + 1; };
     const double scale = fields_.Number("mscale", 0, kScaleMost, 0);
     const double all = fields_.Number("mscale_all_dim", 0, kScaleMost, 0);

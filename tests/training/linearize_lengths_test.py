@@ -77,16 +77,29 @@ class TeachersTest(LinearizeTest):
             self.check_served(out / "model", ["reference"], 400, seed=7)
 
     def test_qwen3(self):
-        """Norms of q and k, a head that is not width / heads, two query heads a kv head, tied; the layers are chosen; YaRN."""
+        """Norms of q and k, a head that is not width / heads, two query heads a kv head, tied; the layers are chosen."""
         teacher, out = self.dir / "qwen3", self.dir / "chosen"
         linearize_support.write_teacher(teacher, self.text.read_text(), "qwen3", torch.bfloat16, head_dim=16)
-        self.run_all(out, "--max-recall-loss=0.05", "--rope-scaling=yarn:2", teacher=teacher)
+        self.run_all(out, "--max-recall-loss=0.05", teacher=teacher)
         report = json.loads((out / "report.json").read_text())
         self.assertEqual(sorted(report["sensitivity"]["ranking"]), list(range(LAYERS)))
         self.assertEqual(list(report["curve"]), ["0", "3", "6"])
-        self.assertEqual({row["model"] for row in report["evaluation"]}, {"teacher", "teacher, scaled RoPE", "windows, not trained", "linearized"})
+        self.assertEqual({row["model"] for row in report["evaluation"]}, {"teacher", "windows, not trained", "linearized"})
         if PROBE.exists():
             self.check_served(out / "model", ["reference"], 300, seed=7)
+
+    def test_yarn(self):
+        """The server, whose weights take the scale of attention over, computes what the tool does; q is normed and not."""
+        for name in ("qwen3", "llama_own_kv_heads"):
+            teacher, out = self.dir / f"yarn-{name}", self.dir / f"longer-{name}"
+            linearize_support.write_teacher(teacher, self.text.read_text(), name, torch.bfloat16)
+            self.run_all(out, "--layers=1", "--rope-scaling=yarn:2", teacher=teacher)
+            config = json.loads((out / "model/config.json").read_text())
+            self.assertEqual(config["max_position_embeddings"], 2048)
+            models = {row["model"] for row in json.loads((out / "report.json").read_text())["evaluation"]}
+            self.assertEqual(models, {"teacher", "teacher, scaled RoPE", "windows, not trained", "linearized"})
+            if PROBE.exists():
+                self.check_served(out / "model", ["reference"], 300, seed=7)
 
     def test_refused(self):
         for words, options in (

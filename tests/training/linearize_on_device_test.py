@@ -12,10 +12,10 @@ import tempfile
 import unittest
 
 import linearize_support
+import support
 from linearize_support import OPTIONS
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts/linearize-on-device"
+SCRIPT = support.ROOT / "scripts/linearize-on-device"
 TEXT = pathlib.Path(__file__).read_text() * 40
 # A python3 whose runs train 18,300 tokens a second, and write what a run writes.
 PYTHON = r"""#!/bin/bash
@@ -50,6 +50,14 @@ class LinearizeOnDeviceTest(unittest.TestCase):
             subprocess.run(command, cwd=self.tree, check=True)
         return self.script("pack", teacher, self.dir / "text.txt", path="/usr/bin")
 
+    def python(self, code):
+        """A folder with a python3 that runs the code."""
+        path = self.dir / "bin/python3"
+        path.parent.mkdir()
+        path.write_text(code)
+        path.chmod(0o755)
+        return path.parent
+
     def test_an_adapter_comes_back(self):
         teacher = self.dir / "teacher.gguf"
         linearize_support.write_gguf(teacher, TEXT)
@@ -57,7 +65,7 @@ class LinearizeOnDeviceTest(unittest.TestCase):
         self.assertIn("'scripts/linearize-on-device run', carry .linearize/part.00", told)
         self.assertIn("git sparse-checkout set --no-cone /.gitignore /scripts/ /tools/ /training/", told)
         for name in ("tools", "training/src"):
-            shutil.copytree(ROOT / name, self.tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(support.ROOT / name, self.tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         options = [option for option in OPTIONS if not option.startswith(("--steps", "--tokens-per-step", "--device"))]
         self.script("run", *options, "--layers=1", path=pathlib.Path(sys.executable).parent, LINEARIZE_DEVICE="cpu", LINEARIZE_STEPS="2",
                     LINEARIZE_TOKENS_PER_STEP="128")
@@ -72,30 +80,24 @@ class LinearizeOnDeviceTest(unittest.TestCase):
 
     def test_the_rate_says_how_many_steps(self):
         self.pack(self.dir / "text.txt")
-        python = self.dir / "bin/python3"
-        python.parent.mkdir()
-        python.write_text(PYTHON)
-        python.chmod(0o755)
+        python = self.python(PYTHON)
         calls = self.dir / "calls"
-        self.script("run", "--layers=none", path=python.parent, CALLS=str(calls), LINEARIZE_LIMIT="1000", LINEARIZE_TOKENS_PER_STEP="8192")
+        self.script("run", "--layers=none", path=python, CALLS=str(calls), LINEARIZE_LIMIT="1000", LINEARIZE_TOKENS_PER_STEP="8192")
         first, second = calls.read_text().splitlines()
         self.assertRegex(first, r"--no-control .* --steps 6 --far-steps 8 --layers=none --stop-after distillation .*--far-steps 2 ")
         self.assertIn("--layers=none", second)
         steps = int(second.partition("--steps ")[2].split()[0])
         most = 0.9 * 1000 * 18300 / 1.25 / 8192
         self.assertTrue(0.9 * most <= steps <= most, steps)
-        self.script("run", "--far", "linear", path=python.parent, CALLS=str(calls), LINEARIZE_LIMIT="1000", LINEARIZE_TOKENS_PER_STEP="8192")
+        self.script("run", "--far", "linear", path=python, CALLS=str(calls), LINEARIZE_LIMIT="1000", LINEARIZE_TOKENS_PER_STEP="8192")
         with_far = calls.read_text().splitlines()[3]
         self.assertIn("--far-steps 8 --far linear", with_far)
         self.assertLessEqual(int(with_far.partition("--steps ")[2].split()[0]), most - 8)
 
     def test_what_a_run_leaves_that_does_not_end(self):
         self.pack(self.dir / "text.txt")
-        python = self.dir / "bin/python3"
-        python.parent.mkdir()
-        python.write_text(PYTHON + "echo loss >$out/distillation/losses.csv; exec sleep 60\n")
-        python.chmod(0o755)
-        said = self.script("run", path=python.parent, status=1, CALLS=str(self.dir / "calls"), LINEARIZE_LIMIT="3", LINEARIZE_STEPS="1")
+        python = self.python(PYTHON + "echo loss >$out/distillation/losses.csv; exec sleep 60\n")
+        said = self.script("run", path=python, status=1, CALLS=str(self.dir / "calls"), LINEARIZE_LIMIT="3", LINEARIZE_STEPS="1")
         self.assertIn("did not end within 3 s", said)
         self.assertEqual((self.dir / "out/linearize/losses.csv").read_text(), "loss\n")
 

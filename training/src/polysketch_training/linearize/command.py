@@ -27,7 +27,7 @@ from polysketch_training.linearize.measurements import Measurements
 from polysketch_training.linearize.options import STAGES, Options, options_of, parser
 from polysketch_training.linearize.report import Report
 from polysketch_training.linearize.samples import Sample, make_samples
-from polysketch_training.linearize.scaling import scaled_fields, served_length
+from polysketch_training.linearize.scaling import check_scaling, scaled_fields, served_length
 from polysketch_training.linearize.sensitivity import Sensitivity, SensitivityStage
 from polysketch_training.linearize.texts import Texts, describe, prefix_of, read_texts
 from polysketch_training.linearize.transfer import Transfer, errors_of, helped, load_far
@@ -50,6 +50,7 @@ def command(argv: list[str]) -> None:
     folder = RunFolder(args.out)
     source, converted = _teacher(args.source, folder, args.dry_run)
     config = read_config(source)
+    check_scaling(config)
     check_full(source, config, served_length(config | scaled_fields(config, args.rope_scaling)))
     options = options_of(args, config, device)
     needs = forecast(source, config, options, converted=converted, device=device)

@@ -88,10 +88,7 @@ def read_config(folder: pathlib.Path) -> dict:
 
 
 def check_full(folder: pathlib.Path, config: dict, length: int) -> None:
-    """Raises ToolError unless all layers attend to all earlier tokens, up to `length`; and of a RoPE that transformers reads otherwise than
-    polysketch-server."""
-    if "attn_factor" in (config.get("rope_parameters") or config.get("rope_scaling") or {}):
-        raise ToolError(f"{folder / 'config.json'}: field \"attn_factor\": expected attention_factor, which transformers reads")
+    """Raises ToolError unless all layers attend to all earlier tokens, up to `length`."""
     types = config.get("layer_types") or [FULL]
     window = config.get("sliding_window")
     optional = not config["architectures"][0].startswith("Mistral")

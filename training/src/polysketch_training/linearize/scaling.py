@@ -43,12 +43,22 @@ def scales_attention(config: dict, scaling: Scaling | None) -> bool:
     return "yarn" in (_own(config)[2], scaling.kind if scaling else None)
 
 
+def check_scaling(config: dict) -> None:
+    """Raises ToolError if transformers, which computes here, reads the scaling otherwise than polysketch-server."""
+    name, own, _ = _own(config)
+    if "attn_factor" in own:
+        raise ToolError(f'config.json: field "{name}": "attn_factor": expected attention_factor, which transformers reads')
+
+
+def _trained_length(config: dict) -> int:
+    return config.get(_TRAINED) or _own(config)[1].get(_TRAINED) or config["max_position_embeddings"]
+
+
 def served_length(config: dict) -> int:
     """The context limit of polysketch-server, from which on a window is none."""
     _, own, kind = _own(config)
     longest = config["max_position_embeddings"]
-    trained = config.get(_TRAINED) or own.get(_TRAINED) or longest
-    return max(longest, int(trained * own["factor"])) if kind == "yarn" and own.get("factor") else longest
+    return max(longest, int(_trained_length(config) * own["factor"])) if kind == "yarn" and own.get("factor") else longest
 
 
 def scaled_fields(config: dict, scaling: Scaling | None) -> dict:
@@ -63,5 +73,5 @@ def scaled_fields(config: dict, scaling: Scaling | None) -> dict:
         # Waves longer than the trained length are slowed, those below a quarter of it stay, as in Llama 3.1.
         new |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     if scaling.kind in ("llama3", "yarn"):
-        new.setdefault(_TRAINED, config.get(_TRAINED) or config["max_position_embeddings"])
+        new.setdefault(_TRAINED, _trained_length(config))
     return {name: new, "max_position_embeddings": scaled_length(config, scaling)}
