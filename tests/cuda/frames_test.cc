@@ -34,7 +34,7 @@ TEST_F(CudaFramesTest, LogitsOfTransformersHoweverTokensArrive) {
     if (frames % Scale(3, 1) != 0) continue;
     EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, {7, 1, 20, count - 28}), whole);
   }
-  EXPECT_EQ(frames, 28);
+  EXPECT_EQ(frames, testing::kFrames);
 }
 
 // Weights, keys and values of 8 bits of precision: 2^-8 at some ten places of a few layers, which add up as

@@ -15,6 +15,9 @@ namespace polysketch::testing {
 
 inline std::filesystem::path FramesFolder() { return SourceDir() / "tests/data/frames"; }
 
+// How many there are: what a test of all of them must have seen.
+inline constexpr int kFrames = 31;
+
 inline std::vector<std::string> FrameNames() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(FramesFolder())) {

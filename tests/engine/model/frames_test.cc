@@ -51,7 +51,7 @@ class FramesTest : public testing::BackendTest {
 // float32 angles, 2^-24 of an angle of 40. Large weights make logits of order 10 of differences of some.
 TEST_P(FramesTest, LogitsOfTransformersHoweverTokensArrive) {
   const auto backend = NewBackend(2);
-  ASSERT_EQ(testing::FrameNames().size(), 31u);
+  ASSERT_EQ(testing::FrameNames().size(), size_t{testing::kFrames});
   for (const std::string& name : testing::FrameNames()) {
     SCOPED_TRACE(name);
     const Recording recording(name);
