@@ -21,6 +21,9 @@ namespace polysketch {
 // KV kinds have caches of float32 under kF32 and kBf16. kF16 halves them: keys and values are
 // float16. kQ8 quarters them: they are 8-bit integers (kernels/kv_rounding.h). Recurrent kinds have
 // no kF16: a model's layers of these kinds have kBf16 then.
+//
+// The cuda backend has no kF16. Under the narrow formats sketches and the KV caches of kBf16 are bf16 there,
+// and the 8-bit numbers of kQ8 are those of kernels/cuda/mx_int8.h.
 enum class StateFormat { kF32, kBf16, kQ8, kF16 };
 
 // "f32", "bf16", "q8", "f16": the names of --state-format.

@@ -1,5 +1,5 @@
-// What KV caches hold of keys and values under StateFormat::kF16 and kQ8. All backends use these
-// functions.
+// What KV caches hold of keys and values under StateFormat::kF16 and kQ8 on the cpu and reference
+// backends. The cuda backend has kernels/cuda/mx_int8.h.
 //
 // kF16: float16, rounded to nearest, ties to even; magnitudes above 65,504 become that.
 // kQ8: 8-bit integers with one scale for each key or value x of a token and kv head,

@@ -1,5 +1,6 @@
-// What StateFormat::kQ8 reads of a state: copies as 8-bit integers. That of S has a scale for each
-// row (feature) and one for each column,
+// What StateFormat::kQ8 reads of a state on the cpu and reference backends (on a GPU:
+// kernels/cuda/mx_int8.h): copies as 8-bit integers. That of S has a scale for each row (feature) and
+// one for each column,
 //
 //   S[f][c] ~ q[f][c] row[f] column[c]
 //   column[c] = max over f of |S[f][c]|

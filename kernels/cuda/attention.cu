@@ -38,7 +38,7 @@ bool Fits(const AttentionSpec& spec, int64_t shared_limit) {
 int TensorHeadSize(const AttentionSpec& spec, int64_t shared_limit) {
   if (spec.kind == AttentionKind::kPolynomialSquare) return 0;
   const bool features = spec.kv_cache() || spec.sketched() || spec.features() % 16 == 0;
-  if (spec.state_format != StateFormat::kBf16 || !features || spec.near_dim() % 8 != 0) return 0;
+  if (spec.state_format == StateFormat::kF32 || !features || spec.near_dim() % 8 != 0) return 0;
   switch (spec.head_dim) {
     case 32:
       return Fits<32>(spec, shared_limit) ? 32 : 0;
@@ -115,25 +115,27 @@ struct Partials {
   float *sums, *decays;
 };
 
-// The kernels for elements T and states of Format, for every shape. GATED, here and below: with a
-// decay gate. WINDOW: of a model with a window, whose far part alone has the gate.
-template <typename T, typename Format, bool GATED, bool WINDOW>
+// The kernels for states of Format, for every shape. GATED, here and below: with a decay gate. WINDOW: of a
+// model with a window, whose far part alone has the gate.
+template <typename Format, bool GATED, bool WINDOW>
 struct GeneralKernels {
   static constexpr bool kGatedQueries = GATED && !WINDOW;
   Device* device;
   AttentionShape shape;
 
   void Store(const JobList<StoreJob>& list, int32_t* counters = nullptr, int64_t count = 0) const {
-    const int64_t chunks =
-        StoreChunks(shape.near_dim) + StoreChunks(shape.d) + StoreChunks(shape.far_dim);
+    constexpr int kChunk = CacheChunk<Format>();
+    const int64_t chunks = StoreChunks(shape.near_dim, kChunk) + StoreChunks(shape.d, kChunk) +
+                           StoreChunks(shape.far_dim);
     const unsigned depth = std::min(kStoreSlices, CeilDiv(MaxCount(list) * chunks, kMoveThreads));
     const size_t shared = GATED ? kMoveThreads * sizeof(float) : 0;
-    device->LaunchDependent(StoreTokens<T, GATED>, Grid(list, shape.kv_heads, depth), kMoveThreads,
-                            shared, shape, list.on_device, counters, static_cast<int>(count));
+    device->LaunchDependent(StoreTokens<Format, GATED>, Grid(list, shape.kv_heads, depth),
+                            kMoveThreads, shared, shape, list.on_device, counters,
+                            static_cast<int>(count));
   }
   void Copy(const JobList<CopyJob>& list) const {
-    device->Launch(CopyTokens<T, GATED>, Grid(list, shape.kv_heads, 16), kMoveThreads, 0, shape,
-                   list.on_device);
+    device->Launch(CopyTokens<typename Format::Element, GATED>, Grid(list, shape.kv_heads, 16),
+                   kMoveThreads, 0, shape, list.on_device);
   }
   void Scan(const JobList<ScanJob>& list, const Partials& partials, uint8_t* snapshots,
             const PlanShape& plan) const {
@@ -147,12 +149,12 @@ struct GeneralKernels {
   }
   void Fold(const JobList<FoldJob>& list, const Partials& partials) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
-    device->Launch(FoldGeneral<T, GATED>, Grid(list, shape.kv_heads, slices), kMoveThreads, 0,
+    device->Launch(FoldGeneral<Format, GATED>, Grid(list, shape.kv_heads, slices), kMoveThreads, 0,
                    shape, list.on_device, partials.sums, partials.decays);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     const size_t shared = GeneralShared(shape.d, shape.far_dim, shape.near_dim) * sizeof(float);
-    device->Launch(AttendGeneral<T, kGatedQueries>, Grid(list, shape.heads, MaxCount(list)),
+    device->Launch(AttendGeneral<Format, kGatedQueries>, Grid(list, shape.heads, MaxCount(list)),
                    kGeneralThreads, shared, shape, list.on_device);
   }
   void Few(const AttentionPlan& plan, float*, int32_t*) const { PS_CHECK(plan.few.jobs.empty()); }
@@ -165,14 +167,14 @@ bool WantsSteps() {
 }
 
 // The kernels with tensor cores, for the operations that take the most time.
-template <int D, bool GATED, bool WINDOW>
-struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED, WINDOW> {
-  using General = GeneralKernels<Bf16, PlaneState, GATED, WINDOW>;
+template <int D, typename Format, bool GATED, bool WINDOW>
+struct TensorKernels : GeneralKernels<Format, GATED, WINDOW> {
+  using General = GeneralKernels<Format, GATED, WINDOW>;
   using General::device;
   using General::kGatedQueries;
   using General::shape;
   void Fold(const JobList<FoldJob>& list, const Partials& partials) const {
-    device->Launch(FoldTensor<D, GATED>,
+    device->Launch(FoldTensor<Format, D, GATED>,
                    Grid(list, shape.kv_heads, CeilDiv(shape.features, kPartFeatures)), kFoldThreads,
                    FoldShared<D, GATED>(shape.far_dim), shape, list.on_device, partials.sums,
                    partials.decays);
@@ -181,13 +183,14 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED, WINDOW> {
     if constexpr (!kGatedQueries) {
       if (shape.near_power == 0 && shape.far_dim == 0 &&
           SoftmaxShared<D>() <= device->shared_limit()) {
-        device->Launch(AttendSoftmax<D, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
+        device->Launch(AttendSoftmax<Format, D, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
                        SoftmaxShared<D>(), shape, list.on_device);
         return;
       }
     }
-    device->Launch(AttendTiles<D, kGatedQueries, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
-                   TilesShared<D>(shape.far_dim, shape.near_dim), shape, list.on_device);
+    device->Launch(AttendTiles<Format, D, kGatedQueries, WINDOW>, Grid(list, shape.heads, 1),
+                   kTileThreads, TilesShared<D>(shape.far_dim, shape.near_dim), shape,
+                   list.on_device);
   }
   // Whether AttendSteps computes the jobs of few rows, if its ring fits: rows of one token that give
   // every multiprocessor an item.
@@ -201,7 +204,7 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED, WINDOW> {
     const int64_t shared = StepMemory<D, STAGES>::Bytes(shape.far_dim, shape.near_dim);
     if (shared > device->shared_limit()) return false;
     const auto blocks = static_cast<unsigned>(device->multiprocessors());
-    device->LaunchDependent(AttendSteps<D, kGatedQueries, WINDOW, STAGES>, dim3(blocks),
+    device->LaunchDependent(AttendSteps<Format, D, kGatedQueries, WINDOW, STAGES>, dim3(blocks),
                             kStepThreads<STAGES>, shared, shape, plan.few.on_device,
                             static_cast<int>(std::ssize(plan.few.jobs)) * shape.heads,
                             Divisor(shape.heads));
@@ -214,7 +217,7 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED, WINDOW> {
       if (steps && !device->rehearsing()) return;
     }
     const auto parts = static_cast<unsigned>(plan.max_parts);
-    device->LaunchDependent(AttendParts<D, kGatedQueries, WINDOW>,
+    device->LaunchDependent(AttendParts<Format, D, kGatedQueries, WINDOW>,
                             Grid(plan.few, shape.heads, parts), kWarpSize,
                             PartsShared<D>(shape.far_dim, shape.near_dim), shape,
                             plan.few.on_device, results, arrivals);
@@ -222,17 +225,18 @@ struct TensorKernels : GeneralKernels<Bf16, PlaneState, GATED, WINDOW> {
 };
 
 // The kernels by warpgroups where they exist, which compute the same bits as those above.
-template <int NEAR, int POWER, bool GATED>
-struct GroupKernels : TensorKernels<64, GATED, false> {
-  using TensorKernels<64, GATED, false>::device;
-  using TensorKernels<64, GATED, false>::shape;
+template <int NEAR, int POWER, typename Format, bool GATED>
+struct GroupKernels : TensorKernels<64, Format, GATED, false> {
+  using TensorKernels<64, Format, GATED, false>::device;
+  using TensorKernels<64, Format, GATED, false>::shape;
   void Walk(const JobList<WalkJob>& list, uint8_t* snapshots, const PlanShape& plan,
             int32_t* counters) const {
     const dim3 grid(static_cast<unsigned>(shape.features / kWalkFeatures),
                     static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(list.jobs.size()));
     const int groups = WalkMemory::Groups(GATED, device->shared_limit());
-    device->Launch(WalkSegments<GATED>, grid, groups * kWarpgroup, WalkMemory::Bytes(GATED, groups),
-                   shape, list.on_device, snapshots, plan.snapshot_bytes, Progress(counters));
+    device->Launch(WalkSegments<Format, GATED>, grid, groups * kWarpgroup,
+                   WalkMemory::Bytes(GATED, groups), shape, list.on_device, snapshots,
+                   plan.snapshot_bytes, Progress(counters));
   }
   void Tiles(const JobList<AttendJob>& list, int32_t* counters, bool after_walk) const {
     const dim3 grid(static_cast<unsigned>(shape.heads), static_cast<unsigned>(list.jobs.size()));
@@ -268,8 +272,7 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
   }
   shape.walks = HasGroupKernels(spec, shared_limit);
   static_assert(TileRows<64>() == kGroupRows);
-  const int64_t element = spec.state_format == StateFormat::kBf16 ? 2 : 4;
-  shape.snapshot_z = Align(int64_t{spec.features()} * spec.head_dim * element);
+  shape.snapshot_z = HeadLayout(spec).read_bytes;
   shape.snapshot_bytes = shape.walks ? GroupStateBytes(spec.features())
                                      : shape.snapshot_z + Align(int64_t{spec.features()} * 4);
   return shape;
@@ -332,27 +335,37 @@ void AttentionRunner::Run(const AttentionSpec& spec, int layer, std::span<const 
 template <bool GATED, bool WINDOW>
 void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
                                  const AttentionPlan& plan, const StoreStep& store) {
+  if (step.spec.state_format == StateFormat::kF32) {
+    RunPlan(GeneralKernels<PlainState, GATED, WINDOW>{device_, shape}, step, plan, store);
+  } else if (step.spec.state_format == StateFormat::kBf16) {
+    RunKernels<PlaneState, GATED, WINDOW>(shape, step, plan, store);
+  } else if (step.spec.kv_cache()) {
+    if constexpr (WINDOW || !GATED) RunKernels<ByteCache, GATED, WINDOW>(shape, step, plan, store);
+  } else {
+    if constexpr (!WINDOW) RunKernels<ByteState, GATED, WINDOW>(shape, step, plan, store);
+  }
+}
+
+template <typename Format, bool GATED, bool WINDOW>
+void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
+                                 const AttentionPlan& plan, const StoreStep& store) {
   if constexpr (!WINDOW) {
     if (step.shape.walks) {
       return WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
-        RunPlan(GroupKernels<NEAR, POWER, GATED>{{{device_, shape}}}, step, plan, store);
+        RunPlan(GroupKernels<NEAR, POWER, Format, GATED>{{{device_, shape}}}, step, plan, store);
       });
     }
   }
   switch (TensorHeadSize(step.spec, device_->shared_limit())) {
     case 32:
-      return RunPlan(TensorKernels<32, GATED, WINDOW>{{device_, shape}}, step, plan, store);
+      return RunPlan(TensorKernels<32, Format, GATED, WINDOW>{{device_, shape}}, step, plan, store);
     case 64:
-      return RunPlan(TensorKernels<64, GATED, WINDOW>{{device_, shape}}, step, plan, store);
+      return RunPlan(TensorKernels<64, Format, GATED, WINDOW>{{device_, shape}}, step, plan, store);
     case 128:
-      return RunPlan(TensorKernels<128, GATED, WINDOW>{{device_, shape}}, step, plan, store);
+      return RunPlan(TensorKernels<128, Format, GATED, WINDOW>{{device_, shape}}, step, plan,
+                     store);
     default:
-      if (step.spec.state_format == StateFormat::kBf16) {
-        RunPlan(GeneralKernels<Bf16, PlaneState, GATED, WINDOW>{device_, shape}, step, plan, store);
-      } else {
-        RunPlan(GeneralKernels<float, PlainState, GATED, WINDOW>{device_, shape}, step, plan,
-                store);
-      }
+      RunPlan(GeneralKernels<Format, GATED, WINDOW>{device_, shape}, step, plan, store);
   }
 }
 
@@ -477,8 +490,8 @@ void AttentionRunner::Reserve(const AttentionSpec& spec, int64_t rows, int64_t s
 
 WorkspaceAddresses AttentionRunner::Workspace(Step* step, const WorkspaceNeeds& needs) {
   const AttentionSpec& spec = step->spec;
-  const int64_t element = spec.state_format == StateFormat::kBf16 ? 2 : 4, heads = spec.key_heads();
-  const int64_t tokens = needs.tokens * heads * element;
+  const int64_t heads = spec.key_heads();
+  const int64_t tokens = needs.tokens * heads * HeadLayout(spec).element;
   const auto grow = [&](DeviceArray<uint8_t>* array, int64_t bytes) {
     return reinterpret_cast<uint64_t>(array->Grow(device_, bytes));
   };

@@ -77,6 +77,10 @@ class AttentionRunner {
   template <bool GATED, bool WINDOW>
   void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan,
                   const StoreStep& store);
+  // Format: attention_format.cuh, but not that of float32.
+  template <typename Format, bool GATED, bool WINDOW>
+  void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan,
+                  const StoreStep& store);
   template <typename Kernels>
   void RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan,
                const StoreStep& store);

@@ -1,9 +1,9 @@
 // Attention for every shape, one thread for each element: float32 states (exact), and bf16 states
-// of shapes that the tensor core kernels (attention_parts.cuh) do not support. T is the type of
-// keys, values, and S as queries read it.
+// of shapes that the tensor core kernels (attention_parts.cuh) do not support.
 #pragma once
 
 #include "kernels/cuda/attention_decay.cuh"
+#include "kernels/cuda/attention_format.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 
 namespace polysketch::cuda {
@@ -32,13 +32,13 @@ __device__ __forceinline__ float QueryFeature(const AttentionShape& shape, const
 }
 
 // blockIdx: job, kv head, slice of the elements.
-template <typename T, bool GATED>
+template <typename Format, bool GATED>
 __global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* partials,
                             [[maybe_unused]] float* decays) {
   const FoldJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y;
-  const T* keys = At<T>(job.from.far_keys, shape.layer, head);
-  const T* values = At<T>(job.from.values, shape.layer, head);
+  const auto* keys = At<typename Format::Element>(job.from.far_keys, shape.layer, head);
+  const CachedRows<Format> values(shape, At<uint8_t>(job.from.values, shape.layer, head), shape.d);
   const float* decay_sums = GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr;
   if constexpr (GATED) StoreBlockDecay(shape, job, head, decay_sums, decays);
   const int64_t width = shape.d + 1;
@@ -55,20 +55,17 @@ __global__ void FoldGeneral(AttentionShape shape, const FoldJob* jobs, float* pa
     for (int s = 0; s < shape.block; ++s) {
       float phi = KeyFeature(shape, keys + s * shape.far_dim, f, i, j);
       if constexpr (GATED) phi *= expf(decay_sums[shape.block - 1] - decay_sums[s]);
-      sum = is_weight ? sum + phi : fmaf(phi, Widen(values[s * shape.d + c]), sum);
+      sum = is_weight ? sum + phi : fmaf(phi, values.At(s, c), sum);
     }
     out[e] = sum;
   }
 }
 
-__device__ __forceinline__ float NearDot(const float* q, const float* key, int dim) {
+template <typename Format>
+__device__ __forceinline__ float NearDot(const float* q, const CachedRows<Format>& keys,
+                                         int64_t row, int dim) {
   float dot = 0;
-  for (int i = 0; i < dim; ++i) dot = fmaf(q[i], key[i], dot);
-  return dot;
-}
-__device__ __forceinline__ float NearDot(const float* q, const Bf16* key, int dim) {
-  float dot = 0;
-  for (int i = 0; i < dim; ++i) dot = fmaf(q[i], WidenBf16(key[i]), dot);
+  for (int i = 0; i < dim; ++i) dot = fmaf(q[i], keys.At(row, i), dot);
   return dot;
 }
 
@@ -84,17 +81,17 @@ struct RunningSum {
 
 // Adds keys [first, last) of a block to sums [d]. begun: something was added before. decay_sums: G
 // of the block's tokens; row_sum: of the query. coefficients: CoefficientsOf.
-template <bool GATED, typename T>
-__device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* values,
-                        const float* decay_sums, float row_sum, int first, int last, const float* q,
-                        const float* coefficients, float* scratch, float* weights, float* sums,
-                        RunningSum* running, bool begun) {
+template <bool GATED, typename Format>
+__device__ void AddKeys(const AttentionShape& shape, const CachedRows<Format>& keys,
+                        const CachedRows<Format>& values, const float* decay_sums, float row_sum,
+                        int first, int last, const float* q, const float* coefficients,
+                        float* scratch, float* weights, float* sums, RunningSum* running,
+                        bool begun) {
   const int count = last - first;
   const bool softmax = shape.near_power == 0;
   float top = -INFINITY;
   for (int s = threadIdx.x; s < count; s += kGeneralThreads) {
-    const float dot =
-        NearDot(q, keys + static_cast<int64_t>(first + s) * shape.near_dim, shape.near_dim);
+    const float dot = NearDot(q, keys, first + s, shape.near_dim);
     weights[s] = softmax                   ? dot * shape.scale
                  : coefficients != nullptr ? PolynomialSquare(shape, coefficients, dot)
                                            : Power(dot, shape.near_power);
@@ -118,7 +115,7 @@ __device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* val
   for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
     float value = 0;
     for (int s = 0; s < count; ++s) {
-      value = fmaf(weights[s], Widen(values[static_cast<int64_t>(first + s) * shape.d + c]), value);
+      value = fmaf(weights[s], values.At(first + s, c), value);
     }
     sums[c] = fmaf(sums[c], rescale, value);
   }
@@ -126,7 +123,7 @@ __device__ void AddKeys(const AttentionShape& shape, const T* keys, const T* val
 }
 
 // blockIdx: job, head, row of the job.
-template <typename T, bool GATED>
+template <typename Format, bool GATED>
 __global__ void __launch_bounds__(kGeneralThreads)
     AttendGeneral(AttentionShape shape, const AttendJob* jobs) {
   const AttendJob& job = jobs[blockIdx.x];
@@ -152,7 +149,8 @@ __global__ void __launch_bounds__(kGeneralThreads)
   const float kept = expf(row_sum);  // of the far part
   RunningSum running;
   if (job.past != 0) {
-    const T* S = At<T>(job.sums, shape.layer, kv);
+    const auto* S = At<uint8_t>(job.sums, shape.layer, kv);
+    const int64_t size = static_cast<int64_t>(shape.features) * shape.d;
     const float* z = At<float>(job.weights, shape.layer, kv);
     float dot = 0;
     for (int f = threadIdx.x; f < shape.features; f += kGeneralThreads) {
@@ -170,8 +168,8 @@ __global__ void __launch_bounds__(kGeneralThreads)
     for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
       float sum = 0;
       for (int f = 0; f < shape.features; ++f) {
-        sum = fmaf(QueryFeature(shape, far_q, f), Widen(S[static_cast<int64_t>(f) * shape.d + c]),
-                   sum);
+        sum = fmaf(QueryFeature(shape, far_q, f),
+                   Format::Read(S, size, static_cast<int64_t>(f) * shape.d + c), sum);
       }
       sums[c] = (GATED ? sum * kept : sum) * factor;
     }
@@ -181,8 +179,12 @@ __global__ void __launch_bounds__(kGeneralThreads)
   // Keys of the sequence from `begin` to `end`, block by block.
   const auto add = [&](int begin, int end) {
     for (int block = begin / shape.block; block * shape.block < end; ++block) {
-      const T* keys = Array<T, true>(job.keys.near_keys, job, block, shape.layer, kv);
-      const T* values = Array<T, true>(job.keys.values, job, block, shape.layer, kv);
+      const auto rows = [&](const HeadArray& array, int width) {
+        return CachedRows<Format>(shape, Array<uint8_t, true>(array, job, block, shape.layer, kv),
+                                  width);
+      };
+      const auto keys = rows(job.keys.near_keys, shape.near_dim);
+      const auto values = rows(job.keys.values, shape.d);
       const int start = block * shape.block, count = min(shape.block, end - start);
       for (int first = begin > start ? begin - start : 0; first < count; first += kGeneralKeys) {
         const int last = first + kGeneralKeys < count ? first + kGeneralKeys : count;

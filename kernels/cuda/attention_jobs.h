@@ -26,6 +26,11 @@ struct TokenArrays {
   HeadArray far_keys, near_keys, values, decay_sums;
 };
 
+// The far state: S, z, and what queries read of S, under StateFormat::kQ8 its copy (mx_int8.h), else S.
+struct FarSums {
+  HeadArray sums, weights, read;
+};
+
 // Stores rows [row, row + count) of the batch, rounded to T, as tokens first, first + 1, ... The far keys
 // of the first `sinks` are zeros, since no sum has those of a window's sinks.
 struct StoreJob {
@@ -67,9 +72,9 @@ struct FoldJob {
 // from the first one on, the state is copied, as queries read it, to the next snapshot, unless `snapshots`
 // is negative.
 struct ScanJob {
-  HeadArray sums, weights;  // S and z
-  int64_t partial = 0;      // first index
-  int64_t snapshots = -1;   // first index
+  FarSums state;
+  int64_t partial = 0;     // first index
+  int64_t snapshots = -1;  // first index
   int32_t count = 0;
   int32_t period = 1;
 };
@@ -77,17 +82,17 @@ struct ScanJob {
 // FoldJob and ScanJob in one: adds `count` full blocks of consecutive tokens to a state, which may be
 // none.
 struct WalkJob {
-  TokenArrays from;         // of the first block
-  HeadArray sums, weights;  // S and z
-  int64_t snapshots = 0;    // first index, before each block and after the last; -1: none
-  int32_t count = 0;        // blocks
+  TokenArrays from;  // of the first block
+  FarSums state;
+  int64_t snapshots = 0;  // first index, before each block and after the last; -1: none
+  int32_t count = 0;      // blocks
 };
 
 // Computes the queries of tokens in one block.
 struct AttendJob {
   TokenArrays keys;  // of this block
   uint8_t* const* table = nullptr;
-  HeadArray sums, weights;   // S and z that the queries read
+  HeadArray sums, weights;   // what the queries read of S, and z
   int32_t row = 0;           // first row of the batch
   int32_t count = 0;         // rows
   int32_t block_offset = 0;  // offset of the first token in its block

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/attention_decay.cuh"
 #include "kernels/cuda/attention_shape.cuh"
+#include "kernels/cuda/mx_int8.h"
 #include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
@@ -20,13 +21,24 @@ constexpr int kPartFeatures = 128;
 constexpr int kPartKeysTensor = 64;  // = kPartKeys of attention_plan.h
 // Elements after each shared row, so that ldmatrix has no bank conflicts.
 constexpr int kRowPad = 8;
+constexpr int kMxPad = 16;  // after rows of 8-bit numbers
 
 __host__ __device__ constexpr int PadTo16(int n) { return (n + 15) / 16 * 16; }
+
+// Rows of D 8-bit numbers (mx_int8.h) in shared memory: numbers [rows][D + pad], scales [rows][D / 32].
+template <int D>
+struct MxTile {
+  static constexpr int kScales = D / kMxBlock;  // of a row
+  uint8_t *numbers, *scales;
+  __device__ __forceinline__ MxTile(void* memory, int rows)
+      : numbers(static_cast<uint8_t*>(memory)), scales(numbers + rows * (D + kMxPad)) {}
+  __device__ __forceinline__ uint8_t* End(int rows) const { return scales + rows * kScales; }
+};
 
 // Shared memory of a part. D: head size.
 template <int D>
 struct PartBuffer {
-  // Far: S [128][D + pad], z [128]. Near: keys [64][PadTo16(near_dim) + pad], values [64][D + pad],
+  // Far: S [128][D + pad], or the tile of its copy; z [128]. Near, or tiles of 8-bit keys and values: keys [64][PadTo16(near_dim) + pad], values [64][D + pad],
   // with a decay gate G [64].
   static __host__ __device__ int64_t Bytes(int near_dim) {
     const int64_t far = kPartFeatures * ((D + kRowPad) * 2 + 4);
@@ -44,6 +56,11 @@ struct PartBuffer {
     keys = static_cast<Bf16*>(memory);
     values = keys + kPartKeysTensor * (PadTo16(near_dim) + kRowPad);
     decay_sums = reinterpret_cast<float*>(values + kPartKeysTensor * (D + kRowPad));
+  }
+  __device__ __forceinline__ MxTile<D> copy() const { return {sums, kPartFeatures}; }
+  __device__ __forceinline__ MxTile<D> mx_keys() const { return {keys, kPartKeysTensor}; }
+  __device__ __forceinline__ MxTile<D> mx_values() const {
+    return {mx_keys().End(kPartKeysTensor), kPartKeysTensor};
   }
 };
 
@@ -109,16 +126,38 @@ __device__ __forceinline__ void CopyQueries(const Bf16* from, int64_t stride, in
   }
 }
 
-// Starts the copy of part `part` of a far sum: of S [features][D] as queries read it, and of z
-// [features].
+// Starts the copy of `rows` rows to a tile, of which those from `valid` on become zero.
 template <int D>
-__device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const Bf16* S,
+__device__ __forceinline__ void LoadMxRows(const uint8_t* numbers, const uint8_t* scales, int valid,
+                                           int rows, const MxTile<D>& to, int thread, int threads) {
+  for (RowPieces at(D / 16, thread, threads); at.row < rows; at.Next()) {
+    const bool inside = at.row < valid;
+    CopyAsync16(to.numbers + at.row * (D + kMxPad) + at.piece * 16,
+                inside ? numbers + at.row * D + at.piece * 16 : numbers, inside);
+  }
+  const int size = valid * MxTile<D>::kScales;
+  for (int i = 16 * thread; i < rows * MxTile<D>::kScales; i += 16 * threads) {
+    CopyAsyncFirst(to.scales + i, i < size ? scales + i : scales, max(0, min(16, size - i)));
+  }
+}
+
+// Starts the copy of part `part` of a far sum: of S [features][D] as queries read it, and of z
+// [features]. COPY, here and below: of its copy.
+template <int D, bool COPY = false>
+__device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const void* S,
                                             const float* z, int part, const PartBuffer<D>& buffer,
                                             int thread, int threads) {
   const int first = part * kPartFeatures;
   const int count = min(kPartFeatures, shape.features - first);
-  CopyRows(S + static_cast<int64_t>(first) * D, D, D, count, buffer.sums, D, kPartFeatures, thread,
-           threads);
+  if constexpr (COPY) {
+    const auto* numbers = static_cast<const uint8_t*>(S);
+    const uint8_t* scales = numbers + MxScalesAt(static_cast<int64_t>(shape.features) * D);
+    LoadMxRows<D>(numbers + static_cast<int64_t>(first) * D, scales + first * MxTile<D>::kScales,
+                  count, kPartFeatures, buffer.copy(), thread, threads);
+  } else {
+    CopyRows(static_cast<const Bf16*>(S) + static_cast<int64_t>(first) * D, D, D, count,
+             buffer.sums, D, kPartFeatures, thread, threads);
+  }
   for (int i = thread; i < kPartFeatures / 4; i += threads) {
     const bool inside = 4 * i < count;
     CopyAsync16(buffer.weights + 4 * i, inside ? z + first + 4 * i : z, inside);
@@ -141,6 +180,21 @@ __device__ __forceinline__ void LoadNearPart(const AttentionShape& shape, const 
            PadTo16(shape.near_dim), kPartKeysTensor, thread, threads);
   CopyRows(values.row(first), values.stride, D, count - first, buffer.values, D, kPartKeysTensor,
            thread, threads);
+}
+
+// LoadNearPart of a cache of 8-bit numbers: keys and values are its arrays in a block.
+template <int D>
+__device__ __forceinline__ void LoadMxNearPart(const AttentionShape& shape, const uint8_t* keys,
+                                               const uint8_t* values, int first, int count,
+                                               const PartBuffer<D>& buffer, int thread,
+                                               int threads) {
+  const int64_t scales =
+      MxScalesAt(static_cast<int64_t>(shape.block) * D) + first * MxTile<D>::kScales;
+  const int64_t numbers = static_cast<int64_t>(first) * D;
+  LoadMxRows<D>(keys + numbers, keys + scales, count - first, kPartKeysTensor, buffer.mx_keys(),
+                thread, threads);
+  LoadMxRows<D>(values + numbers, values + scales, count - first, kPartKeysTensor,
+                buffer.mx_values(), thread, threads);
 }
 
 // Calls fn(m, half, row) for the rows of a warp's M tiles that this lane has elements of: row =
@@ -236,13 +290,60 @@ __device__ __forceinline__ void AddProduct(const uint32_t (&a)[M][4], const Bf16
   }
 }
 
-// AddProduct for the sums of values, and for the sums of weights with the column (b0, b1).
+// The scales of two numbers that are a pair, and -128 times them.
+struct MxScalePair {
+  uint32_t scales, shifts;
+  __device__ __forceinline__ MxScalePair(uint8_t low, uint8_t high)
+      : scales(static_cast<uint32_t>(low) << 7 | static_cast<uint32_t>(high) << 23),
+        shifts(MultiplyBf16(scales, 0xc300c300u)) {}
+  // The products of numbers, bytes 0 and 2 of `word`, with the scales: 128 and the magnitude are a number
+  // of bf16, the fused multiplication takes 128 away, and nothing is rounded.
+  __device__ __forceinline__ uint32_t Products(uint32_t word) const {
+    return FmaBf16((word & 0x007f007fu) | 0x43004300u, scales, shifts) ^
+           ((word << 8) & 0x80008000u);
+  }
+};
+
+// AddProduct with rows of a tile of 8-bit numbers, columns 32 * first to 32 * first + W. A register of ldmatrix
+// has two numbers of either row, which belong to columns g and g + 8 (MxPlace).
+template <int D, int W, int M>
+__device__ __forceinline__ void AddMxProduct(const uint32_t (&a)[M][4], const MxTile<D>& right,
+                                             int first, int k, float (&sums)[M][W / 8][4]) {
+  const int lane = threadIdx.x % kWarpSize, t = lane % 4;
+  constexpr int kScales = MxTile<D>::kScales;
+  const uint8_t* row = right.numbers + (k + lane % 16) * (D + kMxPad) + lane / 16 * 16;
+  const uint8_t* scales = right.scales + (k + 2 * t) * kScales + first;
+#pragma unroll
+  for (int block = 0; block < W / kMxBlock; ++block) {
+    uint32_t words[4];
+    LoadMatrix4T(words, row + (first + block) * kMxBlock);
+    const MxScalePair low(scales[block], scales[kScales + block]);
+    const MxScalePair high(scales[8 * kScales + block], scales[9 * kScales + block]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int shift = i % 2 * 8;
+      const uint32_t b0 = low.Products(words[i / 2 * 2] >> shift);
+      const uint32_t b1 = high.Products(words[i / 2 * 2 + 1] >> shift);
+#pragma unroll
+      for (int m = 0; m < M; ++m) MmaBf16(sums[m][4 * block + i], a[m], b0, b1);
+    }
+  }
+}
+
+// Adds the product of `a` and the column (b0, b1) to the sums of weights.
+template <int D, int M>
+__device__ __forceinline__ void AddWeights(const uint32_t (&a)[M][4], uint32_t b0, uint32_t b1,
+                                           RowSums<D, M>* sums) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) MmaBf16(sums->weights[m], a[m], b0, b1);
+}
+
+// AddProduct for the sums of values, and AddWeights.
 template <int D, int M>
 __device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[M][4], const Bf16* right, int k,
                                              uint32_t b0, uint32_t b1, RowSums<D, M>* sums) {
   AddProduct<D, M>(a, right, D, k, sums->values);
-#pragma unroll
-  for (int m = 0; m < M; ++m) MmaBf16(sums->weights[m], a[m], b0, b1);
+  AddWeights<D, M>(a, b0, b1, sums);
 }
 
 // z as a B fragment: its bf16 rounding in column 0, the remainder in column 1.
@@ -257,7 +358,7 @@ __device__ __forceinline__ uint32_t WeightPair(const float* z) {
 
 // Adds a far part to sums; the remainders of z go to the odd elements of the weights. queries: the
 // warp's 16 * M rows of far queries, `row_size` elements apart, in shared memory.
-template <int D, int M>
+template <int D, int M, bool COPY = false>
 __device__ __forceinline__ void AddFarPart(const AttentionShape& shape, int part,
                                            const Bf16* queries, int row_size,
                                            const PartBuffer<D>& buffer, RowSums<D, M>* sums) {
@@ -292,16 +393,21 @@ __device__ __forceinline__ void AddFarPart(const AttentionShape& shape, int part
       }
     }
     const float* z = buffer.weights + k + 2 * t;
-    MultiplyStep<D, M>(a, buffer.sums, k, WeightPair(z), WeightPair(z + 8), sums);
+    if constexpr (COPY) {
+      AddMxProduct<D, D, M>(a, buffer.copy(), 0, k, sums->values);
+      AddWeights<D, M>(a, WeightPair(z), WeightPair(z + 8), sums);
+    } else {
+      MultiplyStep<D, M>(a, buffer.sums, k, WeightPair(z), WeightPair(z + 8), sums);
+    }
   }
 }
 
-template <int D, int M>
+template <int D, int M, bool COPY = false>
 __device__ __forceinline__ void FarPart(const AttentionShape& shape, int part, const Bf16* queries,
                                         int row_size, const PartBuffer<D>& buffer,
                                         RowSums<D, M>* sums) {
   sums->Clear();
-  AddFarPart<D, M>(shape, part, queries, row_size, buffer, sums);
+  AddFarPart<D, M, COPY>(shape, part, queries, row_size, buffer, sums);
 #pragma unroll
   for (int m = 0; m < M; ++m) {
     sums->weights[m][0] += sums->weights[m][1];
@@ -344,6 +450,15 @@ __device__ __forceinline__ void ScaleFarPart(const AttentionShape& shape, int po
   });
 }
 
+template <int M>
+__device__ __forceinline__ void ClearScores(float (&scores)[M][2][4]) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[m][0][i] = scores[m][1][i] = 0;
+  }
+}
+
 // Dot products of the warp's rows with keys `key` to key + 15, padded rows of `dim` elements; dim
 // is a multiple of 16. scores[m][n] is the tile of keys 8 n to 8 n + 7.
 template <int M>
@@ -351,11 +466,7 @@ __device__ __forceinline__ void Scores(int dim, const Bf16* queries, int row_siz
                                        int key, float (&scores)[M][2][4]) {
   const int lane = threadIdx.x % kWarpSize;
   const int key_size = dim + kRowPad;
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scores[m][0][i] = scores[m][1][i] = 0;
-  }
+  ClearScores<M>(scores);
   const Bf16* key_row = keys + (key + lane / 16 * 8 + lane % 8) * key_size + lane / 8 % 2 * 8;
   for (int k = 0; k < dim; k += 16) {
     uint32_t b[4];
@@ -367,6 +478,63 @@ __device__ __forceinline__ void Scores(int dim, const Bf16* queries, int row_siz
       MmaBf16(scores[m][0], a, b[0], b[1]);
       MmaBf16(scores[m][1], a, b[2], b[3]);
     }
+  }
+}
+
+// B fragments of keys `key` to key + 15 of a tile of 8-bit numbers, elements 32 `block` to + 31: b[n][c] of
+// keys 8 n to 8 n + 7 and elements 16 c to 16 c + 15. A register of ldmatrix has elements 2 t, 2 t + 8, 2 t +
+// 1 and 2 t + 9 of a key (MxPlace).
+template <int D>
+__device__ __forceinline__ void MxKeys(const MxTile<D>& keys, int key, int block,
+                                       uint32_t (&b)[2][2][2]) {
+  const int lane = threadIdx.x % kWarpSize, row = key + lane / 16 * 8 + lane % 8;
+  uint32_t words[4];
+  LoadMatrix4(words, keys.numbers + row * (D + kMxPad) + block * kMxBlock + lane / 8 % 2 * 16);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const uint8_t scale = keys.scales[(key + 8 * n + lane / 4) * MxTile<D>::kScales + block];
+    const MxScalePair pair(scale, scale);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      b[n][c][0] = pair.Products(words[2 * n + c]);
+      b[n][c][1] = pair.Products(words[2 * n + c] >> 8);
+    }
+  }
+}
+
+// Scores of a tile of 8-bit numbers.
+template <int D, int M>
+__device__ __forceinline__ void MxScores(const Bf16* queries, int row_size, const MxTile<D>& keys,
+                                         int key, float (&scores)[M][2][4]) {
+  const int lane = threadIdx.x % kWarpSize;
+  ClearScores<M>(scores);
+#pragma unroll 2
+  for (int block = 0; block < D / kMxBlock; ++block) {
+    uint32_t b[2][2][2];
+    MxKeys<D>(keys, key, block, b);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        uint32_t a[4];
+        LoadMatrix4(a, queries + (16 * m + lane % 16) * row_size + block * kMxBlock + 16 * c +
+                           lane / 16 * 8);
+        MmaBf16(scores[m][0], a, b[0][c][0], b[0][c][1]);
+        MmaBf16(scores[m][1], a, b[1][c][0], b[1][c][1]);
+      }
+    }
+  }
+}
+
+// Either, of a part. MX_CACHE, here and below: of a cache of 8-bit numbers.
+template <int D, int M, bool MX_CACHE>
+__device__ __forceinline__ void PartScoresOf(const AttentionShape& shape, const Bf16* queries,
+                                             int row_size, const PartBuffer<D>& buffer, int key,
+                                             float (&scores)[M][2][4]) {
+  if constexpr (MX_CACHE) {
+    MxScores<D, M>(queries, row_size, buffer.mx_keys(), key, scores);
+  } else {
+    Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
   }
 }
 
@@ -440,13 +608,14 @@ __device__ __forceinline__ auto LimitsOf(const AttentionShape& shape, const Atte
 
 // The largest score of every row over the keys that it attends to, or -inf without any. Limits:
 // KeyLimits or WindowLimits.
-template <int M, typename Limits>
+template <int D, int M, bool MX_CACHE, typename Limits>
 __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* queries, int row_size,
-                                     const Bf16* keys, const Limits& limits, float (&top)[M][2]) {
+                                     const PartBuffer<D>& buffer, const Limits& limits,
+                                     float (&top)[M][2]) {
   const int t = threadIdx.x % 4;
   for (int key = 0; key < limits.End(M); key += 16) {
     float scores[M][2][4];
-    Scores<M>(PadTo16(shape.near_dim), queries, row_size, keys, key, scores);
+    PartScoresOf<D, M, MX_CACHE>(shape, queries, row_size, buffer, key, scores);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -497,7 +666,7 @@ __device__ __forceinline__ void WithNearPower(const AttentionShape& shape, const
 }
 
 // decay: NoDecay or NearDecay.
-template <int D, int M, typename Limits, typename Decay>
+template <int D, int M, bool MX_CACHE, typename Limits, typename Decay>
 __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16* queries,
                                          int row_size, const PartBuffer<D>& buffer,
                                          const Limits& limits, const Decay& decay,
@@ -506,13 +675,13 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
   const uint32_t ones = lane / 4 == 0 ? 0x3f803f80u : 0u;
   sums->Clear();
   if (shape.near_power == 0) {
-    Tops<M>(shape, queries, row_size, buffer.keys, limits, sums->top);
+    Tops<D, M, MX_CACHE>(shape, queries, row_size, buffer, limits, sums->top);
   }
   WithNearPower(shape, [&]<int POWER>() {
     const int power = POWER == kAnyPower ? shape.near_power : POWER;
     for (int key = 0; key < limits.End(M); key += 16) {
       float scores[M][2][4];
-      Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
+      PartScoresOf<D, M, MX_CACHE>(shape, queries, row_size, buffer, key, scores);
       uint32_t a[M][4];
       Fragments<M>(a, [&](int m, int n, int half, int i) {
         const int column = key + 8 * n + 2 * t + i;
@@ -520,7 +689,12 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
             NearWeight(power, shape.scale, scores[m][n][2 * half + i], sums->top[m][half]);
         return limits.Sees(m, half, column) ? decay.Weight(weight, m, half, column) : 0.0f;
       });
-      MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
+      if constexpr (MX_CACHE) {
+        AddMxProduct<D, D, M>(a, buffer.mx_values(), 0, key, sums->values);
+        AddWeights<D, M>(a, ones, ones, sums);
+      } else {
+        MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
+      }
     }
   });
 }

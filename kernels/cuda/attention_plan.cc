@@ -46,7 +46,14 @@ class Planner {
             array(addresses_.values, spec_.head_dim * layout_.element),
             array(addresses_.decay_sums, sizeof(float))};
   }
-  // An array of every head of the sums of a far part.
+  // The far state of a recurrent kind.
+  FarSums StateIn(const uint8_t* piece) const {
+    return {InPiece(piece, 0), InPiece(piece, layout_.z), InPiece(piece, layout_.read)};
+  }
+  // The same of the sums of a far part, and an array of every head of them.
+  FarSums StateIn(const LayerGroup& group) const {
+    return {InSums(group, 0), InSums(group, layout_.z), InSums(group, layout_.read)};
+  }
   HeadArray InSums(const LayerGroup& group, int64_t offset) const {
     return {reinterpret_cast<uint64_t>(group.sums) + offset, layout_.sums,
             layout_.sums * spec_.key_heads()};
@@ -60,27 +67,27 @@ class Planner {
     const int64_t b = spec_.block, position = segment.state->position();
     const int64_t first_block = position / b, last_block = (position + segment.rows - 1) / b;
     const int64_t offset = position % b;
-    const HeadArray sums = InPiece(memory, 0), weights = InPiece(memory, layout_.z);
+    const FarSums state = StateIn(memory);
     const TokenArrays buffer = Buffer(memory);
     if (offset == 0 && position > 0 && shape_.walks) {
-      plan.early_walks.jobs.push_back({buffer, sums, weights, -1, 1});
+      plan.early_walks.jobs.push_back({buffer, state, -1, 1});
     } else if (offset == 0 && position > 0) {
       plan.early_folds.jobs.push_back({buffer, needs.partials});
-      plan.early_scans.jobs.push_back({sums, weights, needs.partials++, -1, 1});
+      plan.early_scans.jobs.push_back({state, needs.partials++, -1, 1});
     }
     if (first_block == last_block) {
       plan.stores.jobs.push_back(
           {buffer, nullptr, 0, segment.first_row, segment.rows, static_cast<int32_t>(offset)});
       AttendJob job{.keys = buffer,
-                    .sums = sums,
-                    .weights = weights,
+                    .sums = state.read,
+                    .weights = state.weights,
                     .row = segment.first_row,
                     .count = segment.rows,
                     .block_offset = static_cast<int32_t>(offset),
                     .past = first_block > 0};
       if (job.past != 0 && ReadsSnapshots(job)) {
         const int64_t snapshot = needs.snapshots;
-        AddBlocks(0, sums, weights, 0);
+        AddBlocks(0, state, 0);
         UseSnapshot(snapshot, 0, &job);
       }
       Queries(job, true);
@@ -97,7 +104,7 @@ class Planner {
                                 static_cast<int32_t>(offset)});
     const int64_t folds = last_block - first_block;
     const int64_t snapshots = needs.snapshots;
-    AddBlocks(gathered, sums, weights, static_cast<int32_t>(folds));
+    AddBlocks(gathered, state, static_cast<int32_t>(folds));
 
     int64_t row = 0;
     for (int64_t block = first_block; block <= last_block; ++block) {
@@ -105,8 +112,8 @@ class Planner {
       const int64_t from = block == first_block ? offset : 0;
       const int64_t count = std::min<int64_t>(b - from, segment.rows - row);
       AttendJob job{.keys = Gathered(gathered + i * b),
-                    .sums = sums,
-                    .weights = weights,
+                    .sums = state.read,
+                    .weights = state.weights,
                     .row = static_cast<int32_t>(segment.first_row + row),
                     .count = static_cast<int32_t>(count),
                     .block_offset = static_cast<int32_t>(from),
@@ -138,15 +145,15 @@ class Planner {
 
   // Adds `count` full blocks, from token `first` of the workspace on, to a state. The queries of each
   // block, and of many rows after the last, read the next snapshot.
-  void AddBlocks(int64_t first, const HeadArray& sums, const HeadArray& weights, int32_t count) {
+  void AddBlocks(int64_t first, const FarSums& state, int32_t count) {
     const int64_t snapshots = needs.snapshots;
     if (shape_.walks) {
-      plan.walks.jobs.push_back({Gathered(first), sums, weights, snapshots, count});
+      plan.walks.jobs.push_back({Gathered(first), state, snapshots, count});
       ++needs.walks;
       needs.snapshots += count + 1;
       return;
     }
-    plan.scans.jobs.push_back({sums, weights, needs.partials, snapshots, count});
+    plan.scans.jobs.push_back({state, needs.partials, snapshots, count});
     for (int32_t i = 0; i < count; ++i) {
       plan.folds.jobs.push_back({Gathered(first + i * spec_.block), needs.partials++});
     }
@@ -179,7 +186,7 @@ class Planner {
       const int64_t left = Folded(token + 1);
       AttendJob job{.keys = keys,
                     .table = table,
-                    .sums = InSums(group, 0),
+                    .sums = InSums(group, layout_.read),
                     .weights = InSums(group, layout_.z),
                     .row = first_row,
                     .count = static_cast<int32_t>(count),
@@ -204,8 +211,7 @@ class Planner {
   void AddLeft(const LayerGroup& group, int64_t first, int64_t last, bool read) {
     if (first == last) return;
     const int64_t b = spec_.block, sink_blocks = spec_.SinkTokens() / b;
-    plan.scans.jobs.push_back({.sums = InSums(group, 0),
-                               .weights = InSums(group, layout_.z),
+    plan.scans.jobs.push_back({.state = StateIn(group),
                                .partial = needs.partials,
                                .snapshots = read ? needs.snapshots : -1,
                                .count = static_cast<int32_t>((last - first) / b),

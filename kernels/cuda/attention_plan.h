@@ -83,7 +83,7 @@ struct PlanShape {
   int64_t few_rows = 0;   // maximum rows of a job in `few`
   int64_t far_parts = 0;  // parts of the far sum
   bool walks = false;     // whether blocks are added by WalkJobs
-  // A snapshot of one head: S as queries read it, and z at snapshot_z; of a walk GroupStateBytes.
+  // A snapshot of one head: what queries read of S, and z at snapshot_z; of a walk GroupStateBytes.
   int64_t snapshot_bytes = 0, snapshot_z = 0;
 };
 

@@ -18,6 +18,21 @@ int64_t SoftmaxShared() {
   return QueryBytes(kSoftmaxRows, 0, D) + 2 * PartBuffer<D>::Bytes(D);
 }
 
+template <int M>
+__device__ __forceinline__ void ScaleScores(float scale, float (&scores)[kSoftmaxSteps][M][2][4]) {
+#pragma unroll
+  for (int s = 0; s < kSoftmaxSteps; ++s) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        scores[s][m][0][i] *= scale;
+        scores[s][m][1][i] *= scale;
+      }
+    }
+  }
+}
+
 // Scores times `scale` of a warp's rows and a part's keys. scores[s][m][n]: keys 16 s + 8 n to + 7.
 template <int D, int M>
 __device__ __forceinline__ void PartScores(float scale, const Bf16* queries, const Bf16* keys,
@@ -42,17 +57,41 @@ __device__ __forceinline__ void PartScores(float scale, const Bf16* queries, con
       }
     }
   }
+  ScaleScores<M>(scale, scores);
+}
+
+// PartScores of a tile of 8-bit numbers.
+template <int D, int M>
+__device__ __forceinline__ void MxPartScores(float scale, const Bf16* queries,
+                                             const MxTile<D>& keys,
+                                             float (&scores)[kSoftmaxSteps][M][2][4]) {
+  const int lane = threadIdx.x % kWarpSize;
+  const Bf16* query_row = queries + lane % 16 * (D + kRowPad) + lane / 16 * 8;
 #pragma unroll
-  for (int s = 0; s < kSoftmaxSteps; ++s) {
+  for (int block = 0; block < D / kMxBlock; ++block) {
+    uint32_t a[2][M][4];
 #pragma unroll
-    for (int m = 0; m < M; ++m) {
+    for (int c = 0; c < 2; ++c) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        scores[s][m][0][i] *= scale;
-        scores[s][m][1][i] *= scale;
+      for (int m = 0; m < M; ++m) {
+        LoadMatrix4(a[c][m], query_row + 16 * m * (D + kRowPad) + block * kMxBlock + 16 * c);
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < kSoftmaxSteps; ++s) {
+      uint32_t b[2][2][2];
+      MxKeys<D>(keys, 16 * s, block, b);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+          MmaBf16(scores[s][m][0], a[c][m], b[0][c][0], b[0][c][1]);
+          MmaBf16(scores[s][m][1], a[c][m], b[1][c][0], b[1][c][1]);
+        }
       }
     }
   }
+  ScaleScores<M>(scale, scores);
 }
 
 // Calls fn(&score, key) for the scores of row g of half `half` of tile m, of which this lane has 16.
@@ -71,13 +110,17 @@ __device__ __forceinline__ void ForScores(float (&scores)[kSoftmaxSteps][M][2][4
 
 // Adds a part to the sums of a warp's rows. queries: the rows, padded, in shared memory. Limits:
 // KeyLimits or WindowLimits.
-template <int D, int M, typename Limits>
+template <int D, int M, bool MX_CACHE, typename Limits>
 __device__ __forceinline__ void AddSoftmaxPart(float scale, const Bf16* queries,
                                                const PartBuffer<D>& buffer, const Limits& limits,
                                                RowSums<D, M>* total) {
   const uint32_t ones = threadIdx.x % kWarpSize / 4 == 0 ? 0x3f803f80u : 0u;
   float scores[kSoftmaxSteps][M][2][4] = {};
-  PartScores<D, M>(scale, queries, buffer.keys, scores);
+  if constexpr (MX_CACHE) {
+    MxPartScores<D, M>(scale, queries, buffer.mx_keys(), scores);
+  } else {
+    PartScores<D, M>(scale, queries, buffer.keys, scores);
+  }
   // The weights of -inf are 0.
   if (limits.Common() < kPartKeysTensor) {
     ForRows<M>([&](int m, int half, int) {
@@ -128,7 +171,12 @@ __device__ __forceinline__ void AddSoftmaxPart(float scale, const Bf16* queries,
     float sums[M][kSoftmaxColumns / 8][4] = {};
 #pragma unroll
     for (int s = 0; s < kSoftmaxSteps; ++s) {
-      AddProduct<kSoftmaxColumns, M>(a[s], buffer.values + column, D, 16 * s, sums);
+      if constexpr (MX_CACHE) {
+        AddMxProduct<D, kSoftmaxColumns, M>(a[s], buffer.mx_values(), column / kMxBlock, 16 * s,
+                                            sums);
+      } else {
+        AddProduct<kSoftmaxColumns, M>(a[s], buffer.values + column, D, 16 * s, sums);
+      }
     }
     ForRows<M>([&](int m, int half, int) {
 #pragma unroll
@@ -182,7 +230,7 @@ struct KeyCursor {
 
 // Many rows of kinds with near_power 0. blockIdx: job, head; the last jobs, which may have the most
 // keys, first. A warp processes all parts of 16 * kSoftmaxTiles rows.
-template <int D, bool WINDOW>
+template <typename Format, int D, bool WINDOW>
 __global__ void __launch_bounds__(kTileThreads, 2)
     AttendSoftmax(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = kSoftmaxTiles;
@@ -206,11 +254,16 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   const uint8_t* data = job.table[PlaceOf<WINDOW>(job, ahead.block)];
   const auto load = [&](int64_t, int stage) {
     const PartBuffer<D> to = buffer(stage);
-    const auto rows = [&](uint64_t array) {
-      return reinterpret_cast<const Bf16*>(data + array) + ahead.first * D;
-    };
-    CopyPart<D>(rows(keys), held(ahead), to.keys, thread);
-    CopyPart<D>(rows(values), held(ahead), to.values, thread);
+    if constexpr (Format::kMxCache) {
+      LoadMxNearPart<D>(shape, data + keys, data + values, ahead.first, ahead.first + held(ahead),
+                        to, thread, kTileThreads);
+    } else {
+      const auto rows = [&](uint64_t array) {
+        return reinterpret_cast<const Bf16*>(data + array) + ahead.first * D;
+      };
+      CopyPart<D>(rows(keys), held(ahead), to.keys, thread);
+      CopyPart<D>(rows(values), held(ahead), to.values, thread);
+    }
     const int block = ahead.block;
     ahead.Next(shape, job);
     // The address of the next block arrives while this part is computed.
@@ -229,7 +282,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     const auto limits = LimitsOf<WINDOW>(shape, job, row, now.block, now.first);
     now.Next(shape, job);
     if (row >= job.count || limits.End(M) <= 0) return;
-    AddSoftmaxPart<D, M>(shape.scale, of_warp, buffer(stage), limits, &total);
+    AddSoftmaxPart<D, M, Format::kMxCache>(shape.scale, of_warp, buffer(stage), limits, &total);
   });
   StoreRows<D, M>(shape, job, head, row, total);
 }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention_decay.cuh"
+#include "kernels/cuda/attention_format.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 #include "kernels/cuda/attention_walk.cuh"
 
@@ -49,13 +50,40 @@ __device__ __forceinline__ void ClearChunk(int width, int chunk, T* to) {
   for (int i = first; i < min(first + kStoreChunk, width); ++i) Round(0.0f, to + i);
 }
 
-__host__ __device__ constexpr int StoreChunks(int width) {
-  return (width + kStoreChunk - 1) / kStoreChunk;
+__host__ __device__ constexpr int StoreChunks(int width, int chunk = kStoreChunk) {
+  return (width + chunk - 1) / chunk;
+}
+
+// Elements of a chunk of keys and values.
+template <typename Format>
+constexpr int CacheChunk() {
+  return Format::kMxCache ? kMxBlock : kStoreChunk;
+}
+
+// Stores chunk `chunk` of a token's key or value of `width` elements, the row at `offset` of floats or of rounded
+// rows, in an array of a block. 8-bit numbers are those of elements rounded to bf16, so that either has the same.
+template <typename Format>
+__device__ __forceinline__ void StoreInCache(const AttentionShape& shape, const float* floats,
+                                             const Bf16* rounded, int64_t offset, int width,
+                                             int chunk, int64_t token, uint8_t* array) {
+  if constexpr (Format::kMxCache) {
+    const int first = chunk * kMxBlock, count = min(kMxBlock, width - first);
+    const auto element = [&](int64_t i) {
+      const int64_t at = offset + first + i;
+      return WidenBf16(rounded != nullptr ? rounded[at] : RoundBf16(floats[at]));
+    };
+    const int64_t scales = MxScalesAt(static_cast<int64_t>(shape.block) * width);
+    MakeMxRow(count, element, array + token * width + first,
+              array + scales + token * MxScales(width) + chunk);
+  } else {
+    using T = typename Format::Element;
+    StoreChunk(floats, rounded, offset, width, chunk, reinterpret_cast<T*>(array) + token * width);
+  }
 }
 
 // blockIdx: job, kv head, slice. A thread stores a chunk of a row of one of the arrays at a time. Sets
 // the counters [count] of the kernels that follow to zero. GATED, here and below: with a decay gate.
-template <typename T, bool GATED>
+template <typename Format, bool GATED>
 __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t* counters,
                             int count) {
   AfterEarlierKernels();
@@ -63,12 +91,15 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
   const StoreJob& job = jobs[blockIdx.x];
   const int head = blockIdx.y, layer = shape.layer;
   if constexpr (GATED) StoreDecaySums(shape, job, head);
-  T* near_keys = Array<T>(job.to.near_keys, job.table, job.place, layer, head);
-  T* values = Array<T>(job.to.values, job.table, job.place, layer, head);
+  using T = typename Format::Element;
+  auto* near_keys = Array<uint8_t>(job.to.near_keys, job.table, job.place, layer, head);
+  auto* values = Array<uint8_t>(job.to.values, job.table, job.place, layer, head);
   // In unmixed kinds the far keys equal the near keys; the workspace has both.
   T* far_keys =
       shape.far_dim > 0 ? Array<T>(job.to.far_keys, job.table, job.place, layer, head) : nullptr;
-  const int near = StoreChunks(shape.near_dim), near_and_values = near + StoreChunks(shape.d);
+  constexpr int kChunk = CacheChunk<Format>();
+  const int near = StoreChunks(shape.near_dim, kChunk);
+  const int near_and_values = near + StoreChunks(shape.d, kChunk);
   const int chunks = near_and_values + StoreChunks(shape.far_dim);
   RowPieces at(chunks, static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x),
                static_cast<int>(gridDim.z * blockDim.x));
@@ -76,11 +107,12 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
     const int row = at.row, chunk = at.piece;
     const int64_t m = job.row + row, token = job.first + row, of_head = m * shape.kv_heads + head;
     if (chunk < near) {
-      StoreChunk(shape.near_k, shape.rows.near_k, of_head * shape.near_dim, shape.near_dim, chunk,
-                 near_keys + token * shape.near_dim);
+      StoreInCache<Format>(shape, shape.near_k, shape.rows.near_k, of_head * shape.near_dim,
+                           shape.near_dim, chunk, token, near_keys);
     } else if (chunk < near_and_values) {
-      StoreChunk(shape.v + m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
-                 chunk - near, values + token * shape.d);
+      StoreInCache<Format>(shape, shape.v, nullptr,
+                           m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
+                           chunk - near, token, values);
     } else if (row < job.sinks && !PS_PLANTED(FAR_SINKS)) {
       ClearChunk(shape.far_dim, chunk - near_and_values, far_keys + token * shape.far_dim);
     } else {
@@ -114,34 +146,6 @@ __global__ void CopyTokens(AttentionShape shape, const CopyJob* jobs) {
   }
 }
 
-// S as float32, which queries read as float32.
-struct PlainState {
-  using Read = float;
-  static __device__ float Load(const uint8_t* base, int64_t, int64_t e) {
-    return reinterpret_cast<const float*>(base)[e];
-  }
-  static __device__ void Store(float value, uint8_t* base, int64_t, int64_t e) {
-    reinterpret_cast<float*>(base)[e] = value;
-  }
-  static __device__ void StoreRead(float value, float* out) { *out = value; }
-};
-
-// S as two planes, of which queries read the upper one.
-struct PlaneState {
-  using Read = Bf16;
-  static __device__ float Load(const uint8_t* base, int64_t size, int64_t e) {
-    const auto* planes = reinterpret_cast<const uint16_t*>(base);
-    return BitsFloat(JoinPlanes(planes[e], planes[size + e]));
-  }
-  static __device__ void Store(float value, uint8_t* base, int64_t size, int64_t e) {
-    auto* planes = reinterpret_cast<uint16_t*>(base);
-    const uint32_t bits = FloatBits(value);
-    planes[e] = UpperPlane(bits);
-    planes[size + e] = LowerPlane(bits);
-  }
-  static __device__ void StoreRead(float value, Bf16* out) { *out = UpperPlane(FloatBits(value)); }
-};
-
 constexpr int kScanAhead = 4;  // partial sums that a thread loads at a time
 
 // blockIdx: job, kv head, slice of the elements. A thread adds all partial sums to its elements.
@@ -153,17 +157,20 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
   const int head = blockIdx.y;
   const int64_t sums = static_cast<int64_t>(shape.features) * shape.d;
   const int64_t elements = sums + shape.features;
-  uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
-  float* z = At<float>(job.weights, shape.layer, head);
+  uint8_t* S = At<uint8_t>(job.state.sums, shape.layer, head);
+  uint8_t* read = At<uint8_t>(job.state.read, shape.layer, head);
+  float* z = At<float>(job.state.weights, shape.layer, head);
   if constexpr (GATED) decays += job.partial * shape.kv_heads + head;
   partials += (job.partial * shape.kv_heads + head) * elements;
   if (job.snapshots >= 0) snapshots += (job.snapshots * shape.kv_heads + head) * snapshot_bytes;
   const int64_t next_partial = shape.kv_heads * elements;
   const int64_t next_snapshot = shape.kv_heads * snapshot_bytes;
-  for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < elements;
+  // Whole warps, where they make a copy.
+  const int64_t end = Format::kCopy ? (elements + kMxBlock - 1) / kMxBlock * kMxBlock : elements;
+  for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < end;
        e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
-    const bool is_sum = e < sums;
-    float value = is_sum ? Format::Load(S, sums, e) : z[e - sums];
+    const bool is_sum = e < sums, is_weight = !is_sum && e < elements;
+    float value = is_sum ? Format::Load(S, sums, e) : is_weight ? z[e - sums] : 0.0f;
     const float* partial = partials + e;
     uint8_t* snapshot = snapshots;
     int until_next = 0;  // additions before the next snapshot
@@ -171,7 +178,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
       float ahead[kScanAhead];
 #pragma unroll
       for (int i = 0; i < kScanAhead; ++i) {
-        if (first + i < job.count) ahead[i] = partial[i * next_partial];
+        if (first + i < job.count) ahead[i] = e < elements ? partial[i * next_partial] : 0.0f;
       }
       partial += kScanAhead * next_partial;
 #pragma unroll
@@ -179,11 +186,8 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
         if (first + i >= job.count) break;
         if (job.snapshots >= 0 && until_next-- == 0) {
           until_next = job.period - 1;
-          if (is_sum) {
-            Format::StoreRead(value, reinterpret_cast<typename Format::Read*>(snapshot) + e);
-          } else {
-            reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
-          }
+          Format::StoreRead(value, is_sum, snapshot, sums, e);
+          if (is_weight) reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
           snapshot += next_snapshot;
         }
         if constexpr (GATED) {
@@ -194,17 +198,15 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
         }
       }
     }
-    if (is_sum) {
-      Format::Store(value, S, sums, e);
-    } else {
-      z[e - sums] = value;
-    }
+    if (is_sum) Format::Store(value, S, sums, e);
+    if (is_weight) z[e - sums] = value;
+    if constexpr (Format::kCopy) Format::StoreRead(value, is_sum, read, sums, e);
   }
 }
 
 // Adds blocks to the states of a segment, and stores the states before each block and after the last
 // as the queries of warpgroups read them. blockIdx: 64 features, kv head, job.
-template <bool GATED>
+template <typename Format, bool GATED>
 __global__ void __launch_bounds__(kWalkThreads, 2)
     WalkSegments(AttentionShape shape, const WalkJob* jobs, uint8_t* snapshots,
                  int64_t snapshot_bytes, WalkProgress progress) {
@@ -212,14 +214,15 @@ __global__ void __launch_bounds__(kWalkThreads, 2)
   const WalkJob job = jobs[blockIdx.z];
   const int head = blockIdx.y, feature = WalkFeature();
   const int64_t size = static_cast<int64_t>(shape.features) * 64;
-  uint8_t* S = At<uint8_t>(job.sums, shape.layer, head);
-  float* z = At<float>(job.weights, shape.layer, head);
+  uint8_t* S = At<uint8_t>(job.state.sums, shape.layer, head);
+  float* z = At<float>(job.state.weights, shape.layer, head);
   const bool is_read = job.snapshots >= 0;  // by queries, which wait for the states
   const auto store = [&](const WalkSums& state, int index) {
     if (!is_read) return;
     progress.Storing(blockIdx.z, head, feature, index);
     const int64_t snapshot = (job.snapshots + index) * shape.kv_heads + head;
-    StoreTiles(feature, state, reinterpret_cast<Bf16*>(snapshots + snapshot * snapshot_bytes));
+    StoreTiles<Format::kCopy>(feature, state,
+                              reinterpret_cast<Bf16*>(snapshots + snapshot * snapshot_bytes));
   };
   WalkSums state;
   if (WalkPlace().group == 0) {
@@ -227,8 +230,8 @@ __global__ void __launch_bounds__(kWalkThreads, 2)
     state.Visit(
         feature,
         [&](int64_t at, float* low, float* high) {
-          *low = PlaneState::Load(S, size, at);
-          *high = PlaneState::Load(S, size, at + 1);
+          *low = Format::Load(S, size, at);
+          *high = Format::Load(S, size, at + 1);
         },
         [&](int64_t f, float* weight) { *weight = z[f]; });
     store(state, 0);
@@ -243,10 +246,13 @@ __global__ void __launch_bounds__(kWalkThreads, 2)
     state.Visit(
         feature,
         [&](int64_t at, const float* low, const float* high) {
-          PlaneState::Store(*low, S, size, at);
-          PlaneState::Store(*high, S, size, at + 1);
+          Format::Store(*low, S, size, at);
+          Format::Store(*high, S, size, at + 1);
         },
         [&](int64_t f, const float* weight) { z[f] = *weight; });
+    if constexpr (Format::kCopy) {
+      StoreCopy(feature, state, At<uint8_t>(job.state.read, shape.layer, head), size);
+    }
   }
   if (is_read) progress.End(blockIdx.z, head, feature, job.count + 1);
 }

@@ -51,7 +51,7 @@ struct StepMemory {
 
 // Computes piece `piece`, part `part` of an item; joins the item if it is the last part to come.
 // item: its number in this thread block. first: its first piece.
-template <int D, bool GATED, bool WINDOW, int STAGES>
+template <typename Format, int D, bool GATED, bool WINDOW, int STAGES>
 __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const AttendJob& job,
                                            int head, const PartList<WINDOW>& parts, uint32_t item,
                                            uint32_t first, uint32_t piece,
@@ -62,9 +62,9 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
   __syncwarp();
   const PartBuffer<D> buffer(memory.ring.Await(piece), shape.near_dim);
   RowSums<D, 1> sums;
-  ComputePart<D, 1, GATED>(shape, job, KvHead(shape, head), parts, static_cast<int>(piece - first),
-                           0, queries.far, queries.far_size, queries.near, queries.near_size,
-                           buffer, &sums);
+  ComputePart<Format, D, 1, GATED>(
+      shape, job, KvHead(shape, head), parts, static_cast<int>(piece - first), 0, queries.far,
+      queries.far_size, queries.near, queries.near_size, buffer, &sums);
   StoreResults(job.count, sums, [&](int) { return memory.Result(piece); });
   __syncwarp();
   int32_t* arrivals = memory.arrivals + item % memory.kItems;
@@ -83,7 +83,7 @@ __device__ __forceinline__ void AttendStep(const AttentionShape& shape, const At
 }
 
 // Jobs of one row with at most kMaxStepParts parts. items: jobs times heads.
-template <int D, bool GATED, bool WINDOW, int STAGES>
+template <typename Format, int D, bool GATED, bool WINDOW, int STAGES>
 __global__ void __launch_bounds__(kStepThreads<STAGES>, 1)
     AttendSteps(AttentionShape shape, const AttendJob* jobs, int items, Divisor heads) {
   AfterEarlierKernels();
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kStepThreads<STAGES>, 1)
     if (warp >= STAGES) {
       for (uint32_t i = 0; i < count; ++i) {
         const PartBuffer<D> buffer(memory.ring.Begin(first + i), shape.near_dim);
-        LoadPart<D, GATED>(shape, job, KvHead(shape, head), parts, static_cast<int>(i), buffer,
-                           thread - STAGES * kWarpSize, kStepFillers * kWarpSize);
+        LoadPart<Format, D, GATED>(shape, job, KvHead(shape, head), parts, static_cast<int>(i),
+                                   buffer, thread - STAGES * kWarpSize, kStepFillers * kWarpSize);
         memory.ring.End(first + i);
       }
     } else {
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kStepThreads<STAGES>, 1)
       const uint32_t turn = PS_PLANTED(STEP_TURN) ? number : 0;
       uint32_t i = (warp + STAGES - (first + turn) % STAGES) % STAGES;
       for (; i < count; i += STAGES) {
-        AttendStep<D, GATED, WINDOW, STAGES>(shape, job, head, parts, number, first, first + i,
-                                             memory);
+        AttendStep<Format, D, GATED, WINDOW, STAGES>(shape, job, head, parts, number, first,
+                                                     first + i, memory);
       }
     }
     first += count;

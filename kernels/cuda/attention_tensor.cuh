@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "kernels/cuda/attention_format.cuh"
 #include "kernels/cuda/attention_group.cuh"
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/attention_walk.cuh"
@@ -46,23 +47,31 @@ struct PartList {
   }
 };
 
-// kv: the kv head. GATED, here and below: with a decay gate.
-template <int D, bool GATED, bool WINDOW>
+// kv: the kv head. Format: attention_format.cuh. GATED, here and below: with a decay gate.
+template <typename Format, int D, bool GATED, bool WINDOW>
 __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const AttendJob& job, int kv,
                                          const PartList<WINDOW>& parts, int part,
                                          const PartBuffer<D>& buffer, int thread, int threads) {
   if (part < parts.far) {
-    LoadFarPart<D>(shape, At<Bf16>(job.sums, shape.layer, kv),
-                   At<float>(job.weights, shape.layer, kv), part, buffer, thread, threads);
+    LoadFarPart<D, Format::kCopy>(shape, At<void>(job.sums, shape.layer, kv),
+                                  At<float>(job.weights, shape.layer, kv), part, buffer, thread,
+                                  threads);
   } else {
     int block, first;
     parts.Near(shape, part, &block, &first);
     const int count = block < job.block ? shape.block : job.block_offset + job.count;
-    const auto rows = [&](const HeadArray& place, int width) {
-      return RowArray{Array<Bf16, WINDOW>(place, job, block, shape.layer, kv), width};
+    const auto array = [&]<typename T>(const HeadArray& place, T*) {
+      return Array<T, WINDOW>(place, job, block, shape.layer, kv);
     };
-    LoadNearPart<D>(shape, rows(job.keys.near_keys, shape.near_dim), rows(job.keys.values, D),
-                    first, count, buffer, thread, threads);
+    if constexpr (Format::kMxCache) {
+      constexpr uint8_t* kBytes = nullptr;
+      LoadMxNearPart<D>(shape, array(job.keys.near_keys, kBytes), array(job.keys.values, kBytes),
+                        first, count, buffer, thread, threads);
+    } else {
+      constexpr Bf16* kRows = nullptr;
+      LoadNearPart<D>(shape, {array(job.keys.near_keys, kRows), shape.near_dim},
+                      {array(job.keys.values, kRows), D}, first, count, buffer, thread, threads);
+    }
     if constexpr (GATED) {
       CopyDecaySums(At<float>(job.keys.decay_sums, shape.layer, kv) + first, count - first,
                     buffer.decay_sums, kPartKeysTensor, thread, threads);
@@ -77,14 +86,14 @@ __device__ __forceinline__ const float* RowDecaySums(const AttentionShape& shape
 }
 
 // Computes a part from zero. row: the warp's first row in the job.
-template <int D, int M, bool GATED, bool WINDOW>
+template <typename Format, int D, int M, bool GATED, bool WINDOW>
 __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const AttendJob& job,
                                             int kv, const PartList<WINDOW>& parts, int part,
                                             int row, const Bf16* far_q, int far_size,
                                             const Bf16* near_q, int near_size,
                                             const PartBuffer<D>& buffer, RowSums<D, M>* sums) {
   if (part < parts.far) {
-    FarPart<D, M>(shape, part, far_q, far_size, buffer, sums);
+    FarPart<D, M, Format::kCopy>(shape, part, far_q, far_size, buffer, sums);
     if constexpr (WINDOW) ForRows<M>([&](int m, int half, int) { sums->top[m][half] = 0; });
     return;
   }
@@ -93,9 +102,9 @@ __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const A
   const auto limits = LimitsOf<WINDOW>(shape, job, row, block, first);
   if constexpr (GATED) {
     const NearDecay<M> decay(RowDecaySums(shape, job, kv, row), job.count - row, buffer.decay_sums);
-    NearPart<D, M>(shape, near_q, near_size, buffer, limits, decay, sums);
+    NearPart<D, M, Format::kMxCache>(shape, near_q, near_size, buffer, limits, decay, sums);
   } else {
-    NearPart<D, M>(shape, near_q, near_size, buffer, limits, NoDecay(), sums);
+    NearPart<D, M, Format::kMxCache>(shape, near_q, near_size, buffer, limits, NoDecay(), sums);
   }
 }
 
@@ -164,7 +173,7 @@ __device__ __forceinline__ void StoreRows(const AttentionShape& shape, const Att
 }
 
 // Many rows. blockIdx: job, head. A warp processes all parts of 16 * RowTiles rows.
-template <int D, bool GATED, bool WINDOW>
+template <typename Format, int D, bool GATED, bool WINDOW>
 __global__ void __launch_bounds__(kTileThreads)
     AttendTiles(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = RowTiles<D>();
@@ -177,8 +186,8 @@ __global__ void __launch_bounds__(kTileThreads)
     return PartBuffer<D>(stages + stage * PartBuffer<D>::Bytes(shape.near_dim), shape.near_dim);
   };
   const auto load = [&](int64_t part, int stage) {
-    LoadPart<D, GATED>(shape, job, kv, parts, static_cast<int>(part), buffer(stage), thread,
-                       kTileThreads);
+    LoadPart<Format, D, GATED>(shape, job, kv, parts, static_cast<int>(part), buffer(stage), thread,
+                               kTileThreads);
   };
   load(0, 0);
   const Queries queries(shape, job, head, shared, TileRows<D>(), TileRows<D>(), thread,
@@ -190,8 +199,9 @@ __global__ void __launch_bounds__(kTileThreads)
   RowSums<D, M> total, sums;
   total.Clear();
   ForParts(parts.size(), load, [&](int64_t part, int stage) {
-    ComputePart<D, M, GATED>(shape, job, kv, parts, static_cast<int>(part), row, far_q,
-                             queries.far_size, near_q, queries.near_size, buffer(stage), &sums);
+    ComputePart<Format, D, M, GATED>(shape, job, kv, parts, static_cast<int>(part), row, far_q,
+                                     queries.far_size, near_q, queries.near_size, buffer(stage),
+                                     &sums);
     Merge<D, M>(shape.near_power == 0, sums, &total);
     if (GATED && part + 1 == parts.far) {
       DecayFarPart(RowDecaySums(shape, job, kv, row), job.count - row, &total);
@@ -340,7 +350,7 @@ __device__ __forceinline__ void JoinParts(const AttentionShape& shape, const Att
 
 // Few rows. blockIdx: job, head, part; one warp. The warp that stores its part last joins all parts
 // of the job and head. arrivals: [jobs][heads], zero.
-template <int D, bool GATED, bool WINDOW>
+template <typename Format, int D, bool GATED, bool WINDOW>
 __global__ void __launch_bounds__(kWarpSize)
     AttendParts(AttentionShape shape, const AttendJob* jobs, float* results, int32_t* arrivals) {
   AfterEarlierKernels();
@@ -353,14 +363,14 @@ __global__ void __launch_bounds__(kWarpSize)
   const PartBuffer<D> buffer(shared + QueryBytes(16, shape.far_dim, shape.near_dim),
                              shape.near_dim);
   const int kv = KvHead(shape, head);
-  LoadPart<D, GATED>(shape, job, kv, parts, part, buffer, lane, kWarpSize);
+  LoadPart<Format, D, GATED>(shape, job, kv, parts, part, buffer, lane, kWarpSize);
   CommitCopies();
   const Queries queries(shape, job, head, shared, 16, 16, lane, kWarpSize);
   WaitCopies<0>();
   __syncthreads();
   RowSums<D, 1> sums;
-  ComputePart<D, 1, GATED>(shape, job, kv, parts, part, 0, queries.far, queries.far_size,
-                           queries.near, queries.near_size, buffer, &sums);
+  ComputePart<Format, D, 1, GATED>(shape, job, kv, parts, part, 0, queries.far, queries.far_size,
+                                   queries.near, queries.near_size, buffer, &sums);
 
   float* result = results + ResultOffset<D>(shape, job, head, part);
   StoreResults(job.count, sums, [&](int r) { return result + r * RowResult<D>(); });
@@ -427,7 +437,7 @@ __device__ __forceinline__ void FeatureColumns(const AttentionShape& shape, int 
 
 // Sums phi(k) [v, 1] over a full block. blockIdx: job, kv head, 128 features. A warp sums 32 features,
 // the rows of the product, over the tokens in order.
-template <int D, bool GATED>
+template <typename Format, int D, bool GATED>
 __global__ void __launch_bounds__(kFoldThreads)
     FoldTensor(AttentionShape shape, const FoldJob* jobs, float* partials,
                [[maybe_unused]] float* decays) {
@@ -442,7 +452,7 @@ __global__ void __launch_bounds__(kFoldThreads)
       kFoldTokens * static_cast<int64_t>(key_size + D + kRowPad + (GATED ? 2 : 0));
   auto* shared = SharedMemory<Bf16>();
   const Bf16* keys = At<Bf16>(job.from.far_keys, shape.layer, head);
-  const Bf16* values = At<Bf16>(job.from.values, shape.layer, head);
+  const auto* values = At<uint8_t>(job.from.values, shape.layer, head);
   const float* decay_sums = GATED ? At<float>(job.from.decay_sums, shape.layer, head) : nullptr;
   const float last = GATED ? decay_sums[shape.block - 1] : 0.0f;
   if constexpr (GATED) StoreBlockDecay(shape, job, head, decay_sums, decays);
@@ -454,8 +464,16 @@ __global__ void __launch_bounds__(kFoldThreads)
     Bf16* to = shared + stage * stage_size;
     CopyRows(keys + static_cast<int64_t>(first) * shape.far_dim, shape.far_dim, shape.far_dim,
              shape.block - first, to, key_dim, kFoldTokens, thread, kFoldThreads);
-    CopyRows(values + static_cast<int64_t>(first) * D, D, D, shape.block - first,
-             to + kFoldTokens * key_size, D, kFoldTokens, thread, kFoldThreads);
+    if constexpr (Format::kMxCache) {
+      const uint8_t* scales = values + MxScalesAt(static_cast<int64_t>(shape.block) * D);
+      LoadMxRows<D>(values + static_cast<int64_t>(first) * D, scales + first * MxTile<D>::kScales,
+                    shape.block - first, kFoldTokens, {to + kFoldTokens * key_size, kFoldTokens},
+                    thread, kFoldThreads);
+    } else {
+      CopyRows(reinterpret_cast<const Bf16*>(values) + static_cast<int64_t>(first) * D, D, D,
+               shape.block - first, to + kFoldTokens * key_size, D, kFoldTokens, thread,
+               kFoldThreads);
+    }
     if constexpr (GATED) {
       CopyDecaySums(decay_sums + first, shape.block - first, stage_sums(to), kFoldTokens, thread,
                     kFoldThreads);
@@ -470,7 +488,7 @@ __global__ void __launch_bounds__(kFoldThreads)
   load(0, 0);
   ForParts((shape.block + kFoldTokens - 1) / kFoldTokens, load, [&](int64_t part, int stage) {
     const Bf16* k_rows = shared + stage * stage_size;
-    const Bf16* v_rows = k_rows + kFoldTokens * key_size;
+    Bf16* v_rows = shared + stage * stage_size + kFoldTokens * key_size;
     const int tokens = min(kFoldTokens, shape.block - static_cast<int>(part) * kFoldTokens);
     for (int token = 0; token < tokens && active; token += 16) {
       uint32_t a[2][4];
@@ -480,7 +498,12 @@ __global__ void __launch_bounds__(kFoldThreads)
       } else {
         FeatureColumns<2>(shape, feature, I, J, k_rows, key_size, token, NoDecay(), a);
       }
-      MultiplyStep<D, 2>(a, v_rows, token, ones, ones, &sums);
+      if constexpr (Format::kMxCache) {
+        AddMxProduct<D, D, 2>(a, {v_rows, kFoldTokens}, 0, token, sums.values);
+        AddWeights<D, 2>(a, ones, ones, &sums);
+      } else {
+        MultiplyStep<D, 2>(a, v_rows, token, ones, ones, &sums);
+      }
     }
   });
   if (!active) return;

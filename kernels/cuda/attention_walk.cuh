@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention_parts.cuh"
 #include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/group_shape.h"
+#include "kernels/cuda/mx_int8.h"
 #include "kernels/cuda/planted.h"
 #include "kernels/cuda/warpgroup.cuh"
 
@@ -394,19 +395,74 @@ struct WalkProgress {
   }
 };
 
+// The scales of the blocks of the copy (mx_int8.h) of a warp's sums of values.
+struct WalkScales {
+  uint8_t of[2][2];  // rows g and g + 8; columns from 0 and from 32 on
+  __device__ __forceinline__ explicit WalkScales(const WalkSums& state) {
+    ForRows<1>([&](int, int half, int) {
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        uint32_t magnitude = 0;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float sum = state.tiles[4 * block + i / 2][2 * half + i % 2];
+          magnitude = max(magnitude, FloatBits(sum) & 0x7fffffffu);
+        }
+        magnitude = max(magnitude, __shfl_xor_sync(kFullWarp, magnitude, 1));
+        magnitude = max(magnitude, __shfl_xor_sync(kFullWarp, magnitude, 2));
+        of[half][block] = MxScale(magnitude);
+      }
+    });
+  }
+};
+
+// Stores the copy of a warp's sums of values. size: of S.
+__device__ __forceinline__ void StoreCopy(int feature, const WalkSums& state, uint8_t* copy,
+                                          int64_t size) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  const WalkScales scales(state);
+  uint8_t* of_scales = copy + MxScalesAt(size);
+  ForRows<1>([&](int, int half, int row) {
+    const int64_t f = feature + row;
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {  // columns 8 n + 2 t and 2 t + 1, and those 8 further
+      const uint8_t scale = scales.of[half][n / 4];
+      uint32_t word = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float sum = state.tiles[n + i % 2][2 * half + i / 2];
+        word |= static_cast<uint32_t>(MxNumber(sum, scale)) << (8 * i);
+      }
+      *reinterpret_cast<uint32_t*>(copy + MxPlace(size, f * 64 + 8 * n + 2 * t)) = word;
+    }
+    if (t == 0) {
+      *reinterpret_cast<uint16_t*>(of_scales + f * 2) =
+          static_cast<uint16_t>(scales.of[half][0] | scales.of[half][1] << 8);
+    }
+  });
+}
+
 // The upper planes of two sums.
 __device__ __forceinline__ uint32_t UpperPair(const float* sums) {
   return static_cast<uint32_t>(UpperPlane(FloatBits(sums[1]))) << 16 |
          UpperPlane(FloatBits(sums[0]));
 }
 
-// Stores a state as the queries of warpgroups read it (group_shape.h).
-__device__ __forceinline__ void StoreTiles(int feature, const WalkSums& state, Bf16* tiles) {
+// Two sums as their copy has them.
+__device__ __forceinline__ uint32_t CopyPair(const float* sums, uint8_t scale) {
+  const auto value = [&](float sum) { return FloatBits(MxValue(MxNumber(sum, scale), scale)); };
+  return (value(sums[1]) & 0xffff0000u) | value(sums[0]) >> 16;
+}
+
+// Stores a state as the queries of warpgroups read it (group_shape.h). values(n, half): a pair of tile n.
+template <typename Values>
+__device__ __forceinline__ void StoreTilesOf(int feature, const WalkSums& state, Bf16* tiles,
+                                             const Values& values) {
   const int lane = threadIdx.x % kWarpSize, g = lane / 4, t = lane % 4;
   Bf16* tile = tiles + feature / 64 * kStateTile;
   const auto pair = [&](int n, int half) -> uint32_t {
     const float* sums = state.tiles[n] + 2 * half;
-    if (n < 8) return UpperPair(sums);
+    if (n < 8) return values(n, half);
     return t == 0 ? PackBf16(sums[0], sums[0] - WidenBf16(RoundBf16(sums[0]))) : 0;  // of z
   };
 #pragma unroll
@@ -421,6 +477,20 @@ __device__ __forceinline__ void StoreTiles(int feature, const WalkSums& state, B
     const int row = 8 * (n + t / 2) + g;
     if (row >= kStateRows) continue;
     *reinterpret_cast<uint4*>(tile + SwizzledChunk(row, feature % 64 / 8 + t % 2)) = features;
+  }
+}
+
+// COPY: the values of the copy, in place of the upper planes.
+template <bool COPY = false>
+__device__ __forceinline__ void StoreTiles(int feature, const WalkSums& state, Bf16* tiles) {
+  if constexpr (COPY) {
+    const WalkScales scales(state);
+    StoreTilesOf(feature, state, tiles, [&](int n, int half) {
+      return CopyPair(state.tiles[n] + 2 * half, scales.of[half][n / 4]);
+    });
+  } else {
+    StoreTilesOf(feature, state, tiles,
+                 [&](int n, int half) { return UpperPair(state.tiles[n] + 2 * half); });
   }
 }
 

@@ -38,9 +38,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return name_; }
   int threads() const override { return 1; }
   Status status() const override { return device_->status(); }
-  bool has_state_format(StateFormat format) const override {
-    return format == StateFormat::kF32 || format == StateFormat::kBf16;
-  }
+  bool has_state_format(StateFormat format) const override { return format != StateFormat::kF16; }
 
   bool host_memory() const override { return false; }
   float* NewArray(size_t size) override;

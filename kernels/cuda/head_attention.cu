@@ -117,6 +117,7 @@ void CudaBackend::HeadAttention(const AttentionSpec& spec, int layer,
   const int64_t rows = std::ssize(input.positions);
   const bool steps = spec.head_dim <= kRegisterNorm && spec.near_dim() == spec.head_dim &&
                      (input.norms.q.scale == nullptr || input.norms.before_rotation) &&
+                     !spec.cache_scales() &&  // StoreTokens stores those
                      OneTokenEach(segments);
   const NormWeights &q_norm = input.norms.q, &k_norm = input.norms.k;
   HeadStep step{{input.qkv, UpdateAngles(input.positions, spec.shape(), input.thetas), rows,
@@ -128,8 +129,8 @@ void CudaBackend::HeadAttention(const AttentionSpec& spec, int layer,
                 input.qk,
                 spec.decay_gate ? input.log_decay : nullptr};
   const auto run = [&] {
-    spec.state_format == StateFormat::kBf16 ? Launch<Bf16>(device_.get(), step)
-                                            : Launch<float>(device_.get(), step);
+    spec.state_format == StateFormat::kF32 ? Launch<float>(device_.get(), step)
+                                           : Launch<Bf16>(device_.get(), step);
   };
   const auto store = [&](const StoredStep& stored) {
     step.heads.rows = stored.tokens;

@@ -122,6 +122,18 @@ __device__ __forceinline__ uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
 #endif
 }
 
+// a b + c of pairs, each rounded once to bf16.
+__device__ __forceinline__ uint32_t FmaBf16(uint32_t a, uint32_t b, uint32_t c) {
+#if defined(__CUDACC__)
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+  return out;
+#else
+  return PackBf16(std::fma(WidenBf16(a & 0xffff), WidenBf16(b & 0xffff), WidenBf16(c & 0xffff)),
+                  std::fma(WidenBf16(a >> 16), WidenBf16(b >> 16), WidenBf16(c >> 16)));
+#endif
+}
+
 // sum + the products of four signed bytes of a and b.
 __device__ __forceinline__ int32_t Dot4(uint32_t a, uint32_t b, int32_t sum) {
 #if defined(__CUDACC__)
@@ -333,6 +345,18 @@ __device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bo
                : "memory");
 #else
   simt::CopyAsync(shared, global, 16, valid ? 16 : 0);
+#endif
+}
+
+// CopyAsync16 of the first `valid` bytes, at most 16; stores zeros in the place of the others.
+__device__ __forceinline__ void CopyAsyncFirst(void* shared, const void* global, int valid) {
+#if defined(__CUDACC__)
+  const auto address = SharedAddress(shared);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
+               "r"(valid)
+               : "memory");
+#else
+  simt::CopyAsync(shared, global, 16, valid);
 #endif
 }
 

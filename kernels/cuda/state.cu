@@ -1,26 +1,59 @@
 #include "kernels/cuda/state.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
+#include "kernels/cuda/mx_int8.h"
 
 namespace polysketch::cuda {
 namespace {
 
 int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
+// Makes the copy of S [size], two planes.
+void MakeCopy(const uint8_t* S, int64_t size, uint8_t* copy) {
+  const auto* planes = reinterpret_cast<const uint16_t*>(S);
+  const auto element = [&](int64_t e) {
+    return std::bit_cast<float>(JoinPlanes(planes[e], planes[size + e]));
+  };
+  MakeMxRow(size, element, copy, copy + MxScalesAt(size));
+}
+
+// Passes the values of `rows` rows of 8-bit numbers to `values`. block: the rows that the array has.
+void WalkMxRows(uint8_t* array, int64_t block, int64_t width, int64_t rows, SavedValues* values) {
+  uint8_t* scales = array + MxScalesAt(block * width);
+  std::vector<float> row(static_cast<size_t>(width));
+  for (int64_t i = 0; i < rows; ++i, array += width, scales += MxScales(width)) {
+    const auto element = [&](int64_t c) { return row[static_cast<size_t>(c)]; };
+    for (int64_t c = 0; c < width; ++c) {
+      row[static_cast<size_t>(c)] = MxValue(array[MxPlace(width, c)], scales[c / kMxBlock]);
+    }
+    values->Floats(row.data(), width);
+    if (!values->saves()) MakeMxRow(width, element, array, scales);
+  }
+}
+
 }  // namespace
 
 HeadLayout::HeadLayout(const AttentionSpec& spec)
-    : element(spec.state_format == StateFormat::kBf16 ? 2 : 4) {
-  const int64_t features = spec.features();
-  z = Align(features * spec.head_dim * 4);
-  sums = z + Align(features * 4);
+    : copies(spec.state_format == StateFormat::kQ8 && spec.has_far_part()),
+      element(spec.state_format == StateFormat::kF32 ? 4 : 2) {
+  const int64_t features = spec.features(), elements = features * spec.head_dim;
+  z = Align(elements * 4);
+  copy = z + Align(features * 4);
+  sums = copy + (copies ? Align(MxBytes(1, elements)) : 0);
+  read = copies ? copy : 0;
+  read_bytes = Align(copies ? MxBytes(1, elements) : elements * element);
+  const int64_t b = spec.block;
+  const auto cached = [&](int64_t width) {
+    return Align(spec.cache_scales() ? MxBytes(b, width) : b * element * width);
+  };
   far_keys = spec.kv_cache() ? 0 : sums;
-  near_keys = far_keys + (spec.keeps_far_keys() ? Align(spec.block * element * spec.far_dim()) : 0);
-  values = near_keys + Align(spec.block * element * spec.near_dim());
-  decay_sums = values + Align(spec.block * element * spec.head_dim);
-  size = decay_sums + (spec.decay_gate ? Align(int64_t{spec.block} * 4) : 0);
+  near_keys = far_keys + (spec.keeps_far_keys() ? Align(b * element * spec.far_dim()) : 0);
+  values = near_keys + cached(spec.near_dim());
+  decay_sums = values + cached(spec.head_dim);
+  size = decay_sums + (spec.decay_gate ? Align(b * 4) : 0);
 }
 
 std::vector<LayerGroup> LayerGroups(std::span<const AttentionSpec> layers) {
@@ -186,6 +219,7 @@ void CudaState::WalkSums(const LayerGroup& group, uint8_t* host, SavedValues* va
     values->Floats(reinterpret_cast<float*>(host), sums);
   }
   values->Floats(reinterpret_cast<float*>(host + group.layout.z), group.spec.features());
+  if (group.layout.copies && !values->saves()) MakeCopy(host, sums, host + group.layout.copy);
 }
 
 void CudaState::Walk(const LayerGroup& group, int64_t position, int64_t index, int64_t heads,
@@ -203,8 +237,13 @@ void CudaState::Walk(const LayerGroup& group, int64_t position, int64_t index, i
   for (uint8_t* head = host; head < host + heads * layout.size; head += layout.size) {
     if (!spec.kv_cache() && spec.HasFarState(position)) WalkSums(group, head, values);
     if (spec.keeps_far_keys()) walk(head + layout.far_keys, n * spec.far_dim());
-    walk(head + layout.near_keys, n * spec.near_dim());
-    walk(head + layout.values, n * spec.head_dim);
+    if (spec.cache_scales()) {
+      WalkMxRows(head + layout.near_keys, spec.block, spec.near_dim(), n, values);
+      WalkMxRows(head + layout.values, spec.block, spec.head_dim, n, values);
+    } else {
+      walk(head + layout.near_keys, n * spec.near_dim());
+      walk(head + layout.values, n * spec.head_dim);
+    }
     if (spec.decay_gate) values->Floats(reinterpret_cast<float*>(head + layout.decay_sums), n);
   }
 }

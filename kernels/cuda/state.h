@@ -1,14 +1,15 @@
 // States of sequences on the device.
 //
 // Layers with the same attention are a group (LayerGroup), which has its memory in pieces, each for all
-// its layers and their kv heads; each layer, and in it each head, is contiguous. T is float, or bf16 under
-// StateFormat::kBf16.
+// its layers and their kv heads; each layer, and in it each head, is contiguous. T is float under
+// StateFormat::kF32, else bf16.
 //
 // Recurrent kinds: one piece, each head
 //
-//   S          [features][d]      float32; under kBf16 two planes of 16 bits, first all upper and
-//                                 then all lower ones (kernels/state_planes.h)
+//   S          [features][d]      float32; under kBf16 and kQ8 two planes of 16 bits, first all upper
+//                                 and then all lower ones (kernels/state_planes.h)
 //   z          [features]         float32
+//   copy                          kQ8: what queries read of S (kernels/cuda/mx_int8.h)
 //   far_keys   [b][far_dim]  T    sketches or feature maps of the current block
 //   near_keys  [b][near_dim] T    near keys of the current block; in unmixed kinds the same array
 //                                 as far_keys
@@ -16,13 +17,14 @@
 //   decay_sums [b]                with a decay gate: float32 sums of the log decays of the block's
 //                                 tokens, each from the first token on
 //
-// KV kinds: a piece is a block of b tokens, each head keys [b][d] and values [b][d]. With a window there
+// KV kinds: a piece is a block of b tokens, each head keys [b][d] and values [b][d], of T or, under kQ8, of 8-bit
+// numbers (mx_int8.h). With a window there
 // are the blocks of the sinks, and those that a token may still read (AttentionSpec::DroppedTokens). With a
-// far part each head has far_keys [b][far_dim] before them, those of sinks zero, and the group S and z in
-// memory of their own.
+// far part each head has far_keys [b][far_dim] before them, those of sinks zero, and the group S, z and
+// copy in memory of their own.
 //
 // Saved with n tokens in the buffer, for each layer and head, without padding, as float32 values
-// under either format:
+// under every format:
 //
 //   recurrent  S [features][d] and z [features] if there is a far state, far_keys [n][far_dim],
 //              near_keys [n][near_dim] in mixed kinds, values [n][d], decay_sums [n] with a
@@ -48,8 +50,11 @@ namespace polysketch::cuda {
 struct HeadLayout {
   explicit HeadLayout(const AttentionSpec& spec);
 
-  int64_t z = 0;     // S is at 0
-  int64_t sums = 0;  // bytes of S and z, which KV kinds have in memory of their own
+  bool copies = false;      // whether there is a copy
+  int64_t z = 0, copy = 0;  // S is at 0
+  int64_t sums = 0;         // bytes of S, z and copy, which KV kinds have in memory of their own
+  // What queries read of S, and its bytes.
+  int64_t read = 0, read_bytes = 0;
   int64_t far_keys = 0, near_keys = 0, values = 0, decay_sums = 0;
   int64_t size = 0;
   int64_t element = 4;  // bytes of a T

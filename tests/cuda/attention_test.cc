@@ -44,10 +44,11 @@ TEST_F(CudaAttentionTest, AnySplitAnyNeighbour) {
   Random random(2);
   for (const AttentionKind kind : testing::kAllKinds) {
     const AttentionSpec exact = testing::MakeSpec(kind, 2, 10, 11, 8);
-    AttentionSpec narrow = exact;
+    AttentionSpec narrow = exact, bytes = exact;
     narrow.state_format = StateFormat::kBf16;
+    bytes.state_format = StateFormat::kQ8;
     for (const testing::Layers& spec :
-         testing::InLayers(testing::WithDecayGates({exact, narrow}), 2)) {
+         testing::InLayers(testing::WithDecayGates({exact, narrow, bytes}), 2)) {
       const Sequence sequence = testing::RandomSequence(spec, 29, &random);
       const Sequence other = testing::RandomSequence(spec, 29, &random);
       const auto whole = testing::RunAlone(*cuda_, spec, sequence, {29});

@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include "base/half.h"
 #include "tests/kernels/attention_oracle.h"
 
 namespace polysketch::testing {
@@ -43,8 +45,10 @@ inline double PolynomialSquareSlope(const AttentionSpec& spec, const float* coef
   return largest;
 }
 
+// bytes: S is read as its copy.
 inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const AttentionRows& rows,
-                                         int tokens, const OracleOutput& oracle) {
+                                         int tokens, const OracleOutput& oracle,
+                                         bool bytes = false) {
   constexpr double kVariance = 0x1p-16 / 3;  // of one rounding, relative
   const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
   const bool far_window = spec.far_part();
@@ -107,19 +111,48 @@ inline std::vector<double> Bf16Tolerance(const AttentionSpec& spec, const Attent
         const double of_values = std::hypot(shared[i], std::sqrt(variance[i]));
         tolerance[index] =
             kDeviations * std::hypot(of_values, oracle.value[index] * of_weights) / denominator +
-            oracle.tolerance[index] + oracle.bf16_tolerance[index];
+            oracle.tolerance[index] +
+            (bytes ? oracle.copy_tolerance : oracle.bf16_tolerance)[index];
       }
     }
   }
   return tolerance;
 }
 
-// Expects the definition of attention from a backend with bf16 operands.
+// Rounds rows of `width` elements to bf16, then to what a cache of 8-bit numbers holds of them
+// (kernels/cuda/mx_int8.h).
+inline void RoundAsCached(int width, std::vector<float>* rows) {
+  for (float& x : *rows) x = Bf16ToFloat(FloatToBf16(x));
+  for (auto row = rows->begin(); row != rows->end(); row += width) {
+    for (int first = 0; first < width; first += 32) {
+      const std::span<float> block(row + first, row + std::min(width, first + 32));
+      double largest = 0;
+      for (const float x : block) largest = std::max<double>(largest, std::abs(x));
+      if (largest == 0) continue;
+      const double step = std::exp2(std::floor(std::log2(largest * (1 + 0x1p-7))) - 6);
+      for (float& x : block) x = static_cast<float>(std::nearbyint(x / step) * step);
+    }
+  }
+}
+
+// Expects the definition of attention from a backend with bf16 operands, under kBf16 or kQ8: keys and values
+// of both are bf16, of KV kinds under kQ8 with 8-bit numbers.
 inline void ExpectBf16Definition(Backend& backend, const AttentionSpec& spec, int tokens,
                                  Random* random) {
   const Sequence sequence = RandomSequence(spec, tokens, random);
-  const OracleOutput want = AttentionOracle(spec, sequence.layers[0], tokens);
-  const std::vector<double> tolerance = Bf16Tolerance(spec, sequence.layers[0], tokens, want);
+  AttentionRows rows = sequence.layers[0];
+  if (spec.cache_scales()) {
+    RoundAsCached(spec.near_dim(), &rows.near_k);
+    RoundAsCached(spec.head_dim, &rows.v);
+  }
+  AttentionSpec bf16 = spec;
+  bf16.state_format = StateFormat::kBf16;
+  const OracleOutput want = AttentionOracle(bf16, rows, tokens);
+  // polynomial_square has no kernels that round queries and weights.
+  const bool exact = spec.cache_scales() && spec.kind == AttentionKind::kPolynomialSquare;
+  const std::vector<double> tolerance =
+      exact ? want.tolerance
+            : Bf16Tolerance(bf16, rows, tokens, want, spec.state_format == StateFormat::kQ8);
   const auto out = RunAlone(backend, spec, sequence, {tokens});
   double worst = 0;
   for (size_t i = 0; i < want.value.size(); ++i) {

@@ -1,6 +1,7 @@
 // The frames of Hugging Face folders on the cuda backend: logits of transformers in float32, and the same
 // bits however tokens arrive, in float32 and in bf16.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda/cuda_test.h"
@@ -37,15 +38,19 @@ TEST_F(CudaFramesTest, LogitsOfTransformersHoweverTokensArrive) {
   EXPECT_EQ(frames, testing::kFrames);
 }
 
-// Weights, keys and values of 8 bits of precision: 2^-8 at some ten places of a few layers, which add up as
+// Weights, keys and values of bf16 or in 8-bit numbers, 8 bits of precision: 2^-8 at some ten places of a few layers, which add up as
 // a random walk, of logits that are differences of large ones: below a tenth of the largest. A wrong head or
 // mask is off by its whole size.
-TEST_F(CudaFramesTest, Bf16LogitsAreClose) {
-  for (const std::string name :
-       {"qwen3_window_sinks", "qwen3_window_far", "llama_window_far_gate", "brumby_small"}) {
+TEST_F(CudaFramesTest, NarrowLogitsAreClose) {
+  for (const auto& [name, format] : {std::pair("qwen3_window_sinks", StateFormat::kBf16),
+                                     std::pair("qwen3_window_sinks", StateFormat::kQ8),
+                                     std::pair("qwen3_window_far", StateFormat::kBf16),
+                                     std::pair("qwen3_window_far", StateFormat::kQ8),
+                                     std::pair("llama_window_far_gate", StateFormat::kBf16),
+                                     std::pair("brumby_small", StateFormat::kBf16)}) {
     SCOPED_TRACE(name);
     const testing::FrameRecording recording(name);
-    const auto model = Load(name, &cuda_->device(), DataType::kBf16, StateFormat::kBf16);
+    const auto model = Load(name, &cuda_->device(), DataType::kBf16, format);
     const auto count = static_cast<int>(recording.tokens.size());
     const auto whole = testing::LogitsOf(*model, recording.tokens, {count});
     EXPECT_LT(recording.Error(whole), 0.1);

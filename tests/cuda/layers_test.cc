@@ -49,29 +49,36 @@ AttentionSpec Gated(AttentionSpec spec) {
 
 // What the tensor core kernels compute: windows that begin within a part of 64 keys and within a block,
 // sinks in a part of their own, in a shared one and in several; far parts of windows of one block and of
-// several, of one part of features and of several, at lengths that sequences pass and that they do not.
+// several, of one part of features and of several, at lengths that sequences pass and that they do not. Of
+// both formats.
 std::vector<AttentionSpec> TensorSpecs() {
   constexpr auto kF = StateFormat::kBf16;
   constexpr auto kBlocks = WindowKind::kBlocks;
-  return {Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 64, 100, WindowKind::kSliding, 3}),
-          Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 40, kBlocks, 30}),
-          Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 72, 70, WindowKind::kSliding, 0}),
-          Spec(AttentionKind::kSoftmax, kF, {3, 1, 32, 80, 1, WindowKind::kSliding, 1}),
-          Spec(AttentionKind::kSoftmax, kF, {6, 2, 64, 80}),
-          Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150}),
-          Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000}),
-          Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 80, 80, kBlocks, 0, 48, 100}),
-          Spec(AttentionKind::kSoftmax, kF,
-               {4, 2, 64, 32, 64, kBlocks, 4, 128, 150, AttentionKind::kLinear}),
-          Spec(AttentionKind::kSoftmax, kF,
-               {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000, AttentionKind::kLinear}),
-          Spec(AttentionKind::kSoftmax, kF, {2, 1, 24, 16, 32, kBlocks, 4, 32, 70}),  // general
-          Gated(Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150})),
-          Spec(AttentionKind::kPolynomial, kF, {2, 1, 32, 24, 37, WindowKind::kSliding, 5}),
-          Gated(Spec(AttentionKind::kSymmetricPower, kF, {4, 2, 32, 40})),
-          Gated(Spec(AttentionKind::kSymmetricPower, kF, {2, 1, 64, 32})),
-          Spec(AttentionKind::kLearnedSketchMixed, kF, {3, 1, 64, 32}),
-          Spec(AttentionKind::kLinear, kF, {2, 1, 32, 16})};
+  std::vector<AttentionSpec> specs = {
+      Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 64, 100, WindowKind::kSliding, 3}),
+      Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 40, kBlocks, 30}),
+      Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 72, 70, WindowKind::kSliding, 0}),
+      Spec(AttentionKind::kSoftmax, kF, {3, 1, 32, 80, 1, WindowKind::kSliding, 1}),
+      Spec(AttentionKind::kSoftmax, kF, {6, 2, 64, 80}),
+      Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150}),
+      Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000}),
+      Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 80, 80, kBlocks, 0, 48, 100}),
+      Spec(AttentionKind::kSoftmax, kF,
+           {4, 2, 64, 32, 64, kBlocks, 4, 128, 150, AttentionKind::kLinear}),
+      Spec(AttentionKind::kSoftmax, kF,
+           {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000, AttentionKind::kLinear}),
+      Spec(AttentionKind::kSoftmax, kF, {2, 1, 24, 16, 32, kBlocks, 4, 32, 70}),  // general
+      Gated(Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150})),
+      Spec(AttentionKind::kPolynomial, kF, {2, 1, 32, 24, 37, WindowKind::kSliding, 5}),
+      Gated(Spec(AttentionKind::kSymmetricPower, kF, {4, 2, 32, 40})),
+      Gated(Spec(AttentionKind::kSymmetricPower, kF, {2, 1, 64, 32})),
+      Spec(AttentionKind::kLearnedSketchMixed, kF, {3, 1, 64, 32}),
+      Spec(AttentionKind::kLinear, kF, {2, 1, 32, 16})};
+  for (size_t i = 0, count = specs.size(); i < count; ++i) {
+    specs.push_back(specs[i]);
+    specs.back().state_format = StateFormat::kQ8;
+  }
+  return specs;
 }
 
 int Tokens(const AttentionSpec& spec) { return 3 * spec.block + 2 * spec.window + 11; }
@@ -160,7 +167,7 @@ TEST_F(CudaLayersTest, FarPartsBesideWindowsOfOtherSize) {
   Random random(7);
   std::vector<AttentionSpec> specs = testing::FarWindowSpecs();
   for (const AttentionSpec& spec : TensorSpecs()) {
-    if (spec.far_part()) specs.push_back(spec);
+    if (spec.far_part() && spec.state_format == StateFormat::kBf16) specs.push_back(spec);
   }
   for (const AttentionSpec& spec : specs) {
     const int tokens = 4 * spec.window + 9;
@@ -174,7 +181,7 @@ TEST_F(CudaLayersTest, FarPartsBesideWindowsOfOtherSize) {
   }
 }
 
-// Layers that differ, of float32 and of bf16, and some on tensor cores.
+// Layers that differ, of float32, of bf16 and of 8-bit numbers, and some on tensor cores.
 std::vector<Layers> Mixtures() {
   std::vector<Layers> models;
   for (const Layers& layers : testing::Mixtures()) {
@@ -197,7 +204,10 @@ std::vector<Layers> Mixtures() {
   far.sinks = 3;
   far.far_size = 16;
   far.far_length = 40;
-  models.emplace_back(std::vector<AttentionSpec>{window, far, full, gated, far});
+  std::vector<AttentionSpec> layers = {window, far, full, gated, far};
+  models.emplace_back(layers);
+  for (AttentionSpec& layer : layers) layer.state_format = StateFormat::kQ8;
+  models.emplace_back(layers);
   return models;
 }
 

@@ -35,7 +35,7 @@ class CudaModelTest : public testing::CudaTest {
   // A saved state, a copy and a truncated one compute what the state does that they were made from.
   void ExpectSavedStatesGoOn(const std::filesystem::path& folder,
                              const std::vector<int32_t>& tokens) {
-    for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
+    for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
       LoadOptions options;
       options.state_format = format;
       const auto model = testing::LoadModel(folder, &cuda_->device(), options);
@@ -117,7 +117,8 @@ TEST_F(CudaModelTest, Float32LogitsAreTheReferences) {
 
 // bf16 weights and states: rounded to 8 bits (2^-8) at about ten places in each of a few layers,
 // errors that add up like a random walk on a residual stream of order one: below 3% of the largest
-// logit, while a wrong kernel is off by its whole size. float16 has three bits more.
+// logit, while a wrong kernel is off by its whole size. float16 has three bits more. States of 8-bit numbers
+// have as many as bf16, of the largest of 32.
 TEST_F(CudaModelTest, HalfLogitsAreClose) {
   struct Format {
     DataType weights;
@@ -125,6 +126,7 @@ TEST_F(CudaModelTest, HalfLogitsAreClose) {
     double share;  // of the largest logit
   };
   for (const Format& format : {Format{DataType::kBf16, StateFormat::kBf16, 3e-2},
+                               Format{DataType::kBf16, StateFormat::kQ8, 3e-2},
                                Format{DataType::kF16, StateFormat::kF32, 3e-2 / 8}}) {
     for (const std::string name : {"learned_sketch_mixed", "random_sketch", "softmax"}) {
       Golden recording = ReadGoldens(name)[0];

@@ -1,4 +1,4 @@
-// The tensor core attention kernels (bf16 states): against the definition within what bf16 operands
+// The tensor core attention kernels (states of bf16 and of 8-bit numbers): against the definition within what bf16 operands
 // may change, and the same bits under every split, every neighbour and every schedule of the
 // emulation.
 #include <algorithm>
@@ -28,11 +28,18 @@ AttentionSpec Bf16Spec(AttentionKind kind, const Shape& shape) {
   return spec;
 }
 
+// The spec, and the same of 8-bit numbers.
+std::vector<AttentionSpec> BothFormats(const AttentionSpec& spec) {
+  AttentionSpec bytes = spec;
+  bytes.state_format = StateFormat::kQ8;
+  return {spec, bytes};
+}
+
 class TensorAttentionTest : public testing::CudaTest {
  protected:
-  // Without a decay gate and with one.
+  // Without a decay gate and with one, of both formats.
   void ExpectDefinitions(const AttentionSpec& ungated, int tokens, Random* random) {
-    for (const AttentionSpec& spec : testing::WithDecayGates({ungated})) {
+    for (const AttentionSpec& spec : testing::WithDecayGates(BothFormats(ungated))) {
       ExpectDefinition(spec, tokens, random);
     }
   }
@@ -92,7 +99,9 @@ TEST_F(TensorAttentionTest, EveryShapeIsItsDefinition) {
   // Blocks of whole parts and of others, tiles of rows that have all of a part, some of it and nothing.
   for (const Shape& shape :
        {Shape{1, 64, 0, 80, 200}, Shape{2, 32, 0, 64, 150}, Shape{1, 128, 0, 136, 300}}) {
-    ExpectDefinition(Bf16Spec(AttentionKind::kSoftmax, shape), shape.tokens, &random);
+    for (const AttentionSpec& spec : BothFormats(Bf16Spec(AttentionKind::kSoftmax, shape))) {
+      ExpectDefinition(spec, shape.tokens, &random);
+    }
   }
 }
 
@@ -116,7 +125,7 @@ TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
       {AttentionKind::kAffineSquare, {1, 32, 0, 24, 60}},
   };
   for (const auto& [kind, shape] : cases) {
-    for (const AttentionSpec& spec : testing::WithDecayGates({Bf16Spec(kind, shape)})) {
+    for (const AttentionSpec& spec : testing::WithDecayGates(BothFormats(Bf16Spec(kind, shape)))) {
       const Sequence sequence = testing::RandomSequence(spec, shape.tokens, &random);
       const auto whole = testing::RunAlone(*cuda_, spec, sequence, {shape.tokens});
       EXPECT_EQ(testing::RunAlone(*cuda_, spec, sequence, std::vector<int>(shape.tokens, 1)), whole)
@@ -145,7 +154,7 @@ TEST_F(TensorAttentionTest, TokenByTokenBesideManySequences) {
       {AttentionKind::kPolynomial, {3, 64, 0, 80, 100}},
   };
   for (const auto& [kind, shape] : cases) {
-    for (const AttentionSpec& spec : testing::WithDecayGates({Bf16Spec(kind, shape)})) {
+    for (const AttentionSpec& spec : testing::WithDecayGates(BothFormats(Bf16Spec(kind, shape)))) {
       std::vector<Sequence> all;
       for (int i = 0; i < sequences; ++i) {
         all.push_back(testing::RandomSequence(spec, shape.tokens, &random));

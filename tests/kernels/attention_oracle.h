@@ -24,6 +24,8 @@ struct OracleOutput {
   // folds, of queries, queries and weights to 16 bits; and the part of it that is neither of S nor
   // of folds.
   std::vector<double> byte_tolerance, word_tolerance;
+  // What reading the copy of S on a GPU (kernels/cuda/state_copy.h) may add.
+  std::vector<double> copy_tolerance;
   // What splitting the features of a fold into two bf16 (docs/numerics.md) may add.
   std::vector<double> split_tolerance;
   // With a decay gate: how far G as float32 sums (backend.h), which `value` follows, may be off.
@@ -91,6 +93,18 @@ struct FoldRoundings {
   }
 };
 
+// The step of element i of a row of S [d] in the copy on a GPU (kernels/cuda/state_copy.h), whose blocks are
+// in the row where d is a multiple of 32; else `largest`, of all elements, says it.
+inline double CopyStep(const double* row, int d, int i, double largest) {
+  if (d % 32 == 0) {
+    largest = 0;
+    for (int j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
+      largest = std::max(largest, std::abs(row[j]));
+    }
+  }
+  return largest == 0 ? 0 : std::exp2(std::floor(std::log2(largest * (1 + 0x1p-7))) - 6);
+}
+
 // Feature f of a far query or key x [far_dim].
 inline double Feature(const AttentionSpec& spec, const float* x, int f) {
   const int r = spec.far_dim();
@@ -100,14 +114,16 @@ inline double Feature(const AttentionSpec& spec, const float* x, int f) {
 // The variances [d] that the copies of S [features, d] bring to what the query q [far_dim] reads,
 // times `decayed`. Those of one byte only where the spec has such a copy.
 struct ReadErrors {
-  std::vector<double> bf16, bytes, words;
+  std::vector<double> bf16, bytes, words, copy;
 
   ReadErrors(const AttentionSpec& spec, const float* q, double decayed,
              const std::vector<double>& s, const ByteScales& scales, const FoldRoundings& fold)
-      : bf16(spec.head_dim), bytes(spec.head_dim), words(spec.head_dim) {
+      : bf16(spec.head_dim), bytes(spec.head_dim), words(spec.head_dim), copy(spec.head_dim) {
     const int d = spec.head_dim, features = static_cast<int>(s.size()) / d;
     // S is symmetric in (i, j), so errors of two features add up as one.
     const int twice = spec.sketched() ? 2 : 1;
+    double largest_sum = 0;
+    for (const double sum : s) largest_sum = std::max(largest_sum, std::abs(sum));
     double largest = 0;  // of the features times the scales of their rows
     for (int f = 0; f < features && spec.byte_copy(); ++f) {
       largest = std::max(largest, std::abs(Feature(spec, q, f)) * scales.row[f]);
@@ -119,6 +135,10 @@ struct ReadErrors {
       // of its square.
       const double half = twice * Square(phi * 0x1p-8) / 3;
       for (int i = 0; i < d; ++i) bf16[i] += half * Square(row[i]);
+      // An integer is off by up to half a step, uniform.
+      for (int i = 0; i < d; ++i) {
+        copy[i] += twice * Square(phi * CopyStep(row, d, i, largest_sum)) / 12;
+      }
       if (!spec.byte_copy() || scales.row[f] == 0) continue;
       // An integer is off by up to half a step, uniform: a variance of a twelfth of the step's
       // square. So are the features, times scales, whose step is 1/32767 of the largest.
@@ -298,8 +318,9 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
       far_window ? RowsAsRead(far_spec, RowsAsKept(far_spec, rows)) : read_rows;
   const int heads = spec.heads, kv_heads = spec.key_heads(), d = spec.head_dim;
   OracleOutput out;
-  for (auto* array : {&out.value, &out.tolerance, &out.bf16_tolerance, &out.byte_tolerance,
-                      &out.word_tolerance, &out.split_tolerance, &out.sums_tolerance}) {
+  for (auto* array :
+       {&out.value, &out.tolerance, &out.bf16_tolerance, &out.byte_tolerance, &out.copy_tolerance,
+        &out.word_tolerance, &out.split_tolerance, &out.sums_tolerance}) {
     array->resize(static_cast<size_t>(tokens) * heads * d);
   }
   const std::vector<float>& far_q = FarQueries(spec, rows);
@@ -476,6 +497,7 @@ inline OracleOutput AttentionOracle(const AttentionSpec& spec, const AttentionRo
                              Square(top_weight / 32767) * steps[i];
         out.bf16_tolerance[index] = kDeviations * std::sqrt(read.bf16[i]) / denominator;
         out.byte_tolerance[index] = kDeviations * std::sqrt(read.bytes[i] + words) / denominator;
+        out.copy_tolerance[index] = kDeviations * std::sqrt(read.copy[i]) / denominator;
         out.word_tolerance[index] = kDeviations * std::sqrt(words) / denominator;
         out.split_tolerance[index] = kDeviations * std::sqrt(numerator_split[i]) / denominator;
         out.sums_tolerance[index] =

@@ -48,6 +48,8 @@ using simt::gridDim;
 using simt::threadIdx;
 
 inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 inline void __syncthreads() { simt::SyncThreads(); }
