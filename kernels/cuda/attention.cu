@@ -124,14 +124,15 @@ struct GeneralKernels {
   AttentionShape shape;
 
   void Store(const JobList<StoreJob>& list, int32_t* counters = nullptr, int64_t count = 0) const {
-    constexpr int kChunk = CacheChunk<Format>();
-    const int64_t chunks = StoreChunks(shape.near_dim, kChunk) + StoreChunks(shape.d, kChunk) +
-                           StoreChunks(shape.far_dim);
+    // Of a thread each, or, in caches of 8-bit numbers, of a warp.
+    const int64_t cached = Format::kMxCache ? 2 * MxScales(shape.d) * kWarpSize
+                                            : StoreChunks(shape.near_dim) + StoreChunks(shape.d);
+    const int64_t chunks = cached + StoreChunks(shape.far_dim);
     const unsigned depth = std::min(kStoreSlices, CeilDiv(MaxCount(list) * chunks, kMoveThreads));
     const size_t shared = GATED ? kMoveThreads * sizeof(float) : 0;
-    device->LaunchDependent(StoreTokens<Format, GATED>, Grid(list, shape.kv_heads, depth),
-                            kMoveThreads, shared, shape, list.on_device, counters,
-                            static_cast<int>(count));
+    device->LaunchDependent(StoreTokens<typename Format::Cache, GATED>,
+                            Grid(list, shape.kv_heads, depth), kMoveThreads, shared, shape,
+                            list.on_device, counters, static_cast<int>(count));
   }
   void Copy(const JobList<CopyJob>& list) const {
     device->Launch(CopyTokens<typename Format::Element, GATED>, Grid(list, shape.kv_heads, 16),
@@ -149,8 +150,8 @@ struct GeneralKernels {
   }
   void Fold(const JobList<FoldJob>& list, const Partials& partials) const {
     const unsigned slices = Slices(int64_t{shape.features} * (shape.d + 1));
-    device->Launch(FoldGeneral<Format, GATED>, Grid(list, shape.kv_heads, slices), kMoveThreads, 0,
-                   shape, list.on_device, partials.sums, partials.decays);
+    device->Launch(FoldGeneral<typename Format::Cache, GATED>, Grid(list, shape.kv_heads, slices),
+                   kMoveThreads, 0, shape, list.on_device, partials.sums, partials.decays);
   }
   void Tiles(const JobList<AttendJob>& list, int32_t*, bool) const {
     const size_t shared = GeneralShared(shape.d, shape.far_dim, shape.near_dim) * sizeof(float);
@@ -174,7 +175,7 @@ struct TensorKernels : GeneralKernels<Format, GATED, WINDOW> {
   using General::kGatedQueries;
   using General::shape;
   void Fold(const JobList<FoldJob>& list, const Partials& partials) const {
-    device->Launch(FoldTensor<Format, D, GATED>,
+    device->Launch(FoldTensor<typename Format::Cache, D, GATED>,
                    Grid(list, shape.kv_heads, CeilDiv(shape.features, kPartFeatures)), kFoldThreads,
                    FoldShared<D, GATED>(shape.far_dim), shape, list.on_device, partials.sums,
                    partials.decays);
@@ -183,8 +184,8 @@ struct TensorKernels : GeneralKernels<Format, GATED, WINDOW> {
     if constexpr (!kGatedQueries) {
       if (shape.near_power == 0 && shape.far_dim == 0 &&
           SoftmaxShared<D>() <= device->shared_limit()) {
-        device->Launch(AttendSoftmax<Format, D, WINDOW>, Grid(list, shape.heads, 1), kTileThreads,
-                       SoftmaxShared<D>(), shape, list.on_device);
+        device->Launch(AttendSoftmax<typename Format::Cache, D, WINDOW>, Grid(list, shape.heads, 1),
+                       kTileThreads, SoftmaxShared<D>(), shape, list.on_device);
         return;
       }
     }
@@ -339,17 +340,19 @@ void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
     RunPlan(GeneralKernels<PlainState, GATED, WINDOW>{device_, shape}, step, plan, store);
   } else if (step.spec.state_format == StateFormat::kBf16) {
     RunKernels<PlaneState, GATED, WINDOW>(shape, step, plan, store);
-  } else if (step.spec.kv_cache()) {
-    if constexpr (WINDOW || !GATED) RunKernels<ByteCache, GATED, WINDOW>(shape, step, plan, store);
-  } else {
-    if constexpr (!WINDOW) RunKernels<ByteState, GATED, WINDOW>(shape, step, plan, store);
+  } else if constexpr (WINDOW) {
+    RunKernels<ByteCache, GATED, WINDOW>(shape, step, plan, store);
+  } else if (GATED || !step.spec.kv_cache()) {
+    RunKernels<ByteState, GATED, WINDOW>(shape, step, plan, store);
+  } else if constexpr (!GATED) {
+    RunKernels<ByteCache, GATED, WINDOW>(shape, step, plan, store);
   }
 }
 
 template <typename Format, bool GATED, bool WINDOW>
 void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
                                  const AttentionPlan& plan, const StoreStep& store) {
-  if constexpr (!WINDOW) {
+  if constexpr (!WINDOW && !Format::kMxCache) {
     if (step.shape.walks) {
       return WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {
         RunPlan(GroupKernels<NEAR, POWER, Format, GATED>{{{device_, shape}}}, step, plan, store);

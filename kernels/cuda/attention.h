@@ -77,7 +77,7 @@ class AttentionRunner {
   template <bool GATED, bool WINDOW>
   void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan,
                   const StoreStep& store);
-  // Format: attention_format.cuh, but not that of float32.
+  // Format: one of attention_format.cuh, other than PlainState.
   template <typename Format, bool GATED, bool WINDOW>
   void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan,
                   const StoreStep& store);

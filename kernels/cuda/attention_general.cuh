@@ -1,5 +1,5 @@
-// Attention for every shape, one thread for each element: float32 states (exact), and bf16 states
-// of shapes that the tensor core kernels (attention_parts.cuh) do not support.
+// Attention for every shape, one thread for each element: float32 states (exact), and narrower
+// ones of shapes that the tensor core kernels (attention_parts.cuh) do not support.
 #pragma once
 
 #include "kernels/cuda/attention_decay.cuh"
@@ -150,7 +150,6 @@ __global__ void __launch_bounds__(kGeneralThreads)
   RunningSum running;
   if (job.past != 0) {
     const auto* S = At<uint8_t>(job.sums, shape.layer, kv);
-    const int64_t size = static_cast<int64_t>(shape.features) * shape.d;
     const float* z = At<float>(job.weights, shape.layer, kv);
     float dot = 0;
     for (int f = threadIdx.x; f < shape.features; f += kGeneralThreads) {
@@ -168,8 +167,8 @@ __global__ void __launch_bounds__(kGeneralThreads)
     for (int c = threadIdx.x; c < shape.d; c += kGeneralThreads) {
       float sum = 0;
       for (int f = 0; f < shape.features; ++f) {
-        sum = fmaf(QueryFeature(shape, far_q, f),
-                   Format::Read(S, size, static_cast<int64_t>(f) * shape.d + c), sum);
+        sum = fmaf(QueryFeature(shape, far_q, f), Format::Read(S, {shape.features, shape.d, f, c}),
+                   sum);
       }
       sums[c] = (GATED ? sum * kept : sum) * factor;
     }

@@ -31,7 +31,7 @@ struct FarSums {
   HeadArray sums, weights, read;
 };
 
-// Stores rows [row, row + count) of the batch, rounded to T, as tokens first, first + 1, ... The far keys
+// Stores rows [row, row + count) of the batch, in the format of the state, as tokens first, first + 1, ... The far keys
 // of the first `sinks` are zeros, since no sum has those of a window's sinks.
 struct StoreJob {
   TokenArrays to;

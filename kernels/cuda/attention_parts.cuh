@@ -142,7 +142,8 @@ __device__ __forceinline__ void LoadMxRows(const uint8_t* numbers, const uint8_t
 }
 
 // Starts the copy of part `part` of a far sum: of S [features][D] as queries read it, and of z
-// [features]. COPY, here and below: of its copy.
+// [features]. COPY, here and below: queries read the
+// copy of S (mx_int8.h).
 template <int D, bool COPY = false>
 __device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const void* S,
                                             const float* z, int part, const PartBuffer<D>& buffer,
@@ -526,11 +527,11 @@ __device__ __forceinline__ void MxScores(const Bf16* queries, int row_size, cons
   }
 }
 
-// Either, of a part. MX_CACHE, here and below: of a cache of 8-bit numbers.
+// Scores or MxScores of a part's keys. MX_CACHE, here and below: of a cache of 8-bit numbers.
 template <int D, int M, bool MX_CACHE>
-__device__ __forceinline__ void PartScoresOf(const AttentionShape& shape, const Bf16* queries,
-                                             int row_size, const PartBuffer<D>& buffer, int key,
-                                             float (&scores)[M][2][4]) {
+__device__ __forceinline__ void KeyScores(const AttentionShape& shape, const Bf16* queries,
+                                          int row_size, const PartBuffer<D>& buffer, int key,
+                                          float (&scores)[M][2][4]) {
   if constexpr (MX_CACHE) {
     MxScores<D, M>(queries, row_size, buffer.mx_keys(), key, scores);
   } else {
@@ -615,7 +616,7 @@ __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* qu
   const int t = threadIdx.x % 4;
   for (int key = 0; key < limits.End(M); key += 16) {
     float scores[M][2][4];
-    PartScoresOf<D, M, MX_CACHE>(shape, queries, row_size, buffer, key, scores);
+    KeyScores<D, M, MX_CACHE>(shape, queries, row_size, buffer, key, scores);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -666,7 +667,7 @@ __device__ __forceinline__ void WithNearPower(const AttentionShape& shape, const
 }
 
 // decay: NoDecay or NearDecay.
-template <int D, int M, bool MX_CACHE, typename Limits, typename Decay>
+template <int D, int M, bool MX_CACHE = false, typename Limits, typename Decay>
 __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16* queries,
                                          int row_size, const PartBuffer<D>& buffer,
                                          const Limits& limits, const Decay& decay,
@@ -681,7 +682,7 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
     const int power = POWER == kAnyPower ? shape.near_power : POWER;
     for (int key = 0; key < limits.End(M); key += 16) {
       float scores[M][2][4];
-      PartScoresOf<D, M, MX_CACHE>(shape, queries, row_size, buffer, key, scores);
+      KeyScores<D, M, MX_CACHE>(shape, queries, row_size, buffer, key, scores);
       uint32_t a[M][4];
       Fragments<M>(a, [&](int m, int n, int half, int i) {
         const int column = key + 8 * n + 2 * t + i;

@@ -25,7 +25,7 @@ struct WorkspaceNeeds {
   void Include(const WorkspaceNeeds& other);
 };
 
-// Device addresses of the workspace arrays. Heads are kv heads. T: attention_general.cuh.
+// Device addresses of the workspace arrays. Heads are kv heads. T: of the block buffer (HeadLayout::element).
 struct WorkspaceAddresses {
   uint64_t far_keys = 0;    // [heads][tokens][far_dim] of T
   uint64_t near_keys = 0;   // [heads][tokens][near_dim] of T

@@ -50,34 +50,39 @@ __device__ __forceinline__ void ClearChunk(int width, int chunk, T* to) {
   for (int i = first; i < min(first + kStoreChunk, width); ++i) Round(0.0f, to + i);
 }
 
-__host__ __device__ constexpr int StoreChunks(int width, int chunk = kStoreChunk) {
-  return (width + chunk - 1) / chunk;
+__host__ __device__ constexpr int StoreChunks(int width) {
+  return (width + kStoreChunk - 1) / kStoreChunk;
 }
 
-// Elements of a chunk of keys and values.
-template <typename Format>
-constexpr int CacheChunk() {
-  return Format::kMxCache ? kMxBlock : kStoreChunk;
-}
-
-// Stores chunk `chunk` of a token's key or value of `width` elements, the row at `offset` of floats or of rounded
-// rows, in an array of a block. 8-bit numbers are those of elements rounded to bf16, so that either has the same.
-template <typename Format>
-__device__ __forceinline__ void StoreInCache(const AttentionShape& shape, const float* floats,
-                                             const Bf16* rounded, int64_t offset, int width,
-                                             int chunk, int64_t token, uint8_t* array) {
-  if constexpr (Format::kMxCache) {
-    const int first = chunk * kMxBlock, count = min(kMxBlock, width - first);
-    const auto element = [&](int64_t i) {
-      const int64_t at = offset + first + i;
-      return WidenBf16(rounded != nullptr ? rounded[at] : RoundBf16(floats[at]));
-    };
-    const int64_t scales = MxScalesAt(static_cast<int64_t>(shape.block) * width);
-    MakeMxRow(count, element, array + token * width + first,
-              array + scales + token * MxScales(width) + chunk);
-  } else {
-    using T = typename Format::Element;
-    StoreChunk(floats, rounded, offset, width, chunk, reinterpret_cast<T*>(array) + token * width);
+// Stores the keys and values of a job in a cache of 8-bit numbers, of which the slices of the grid and their
+// warps take the blocks in turn. The numbers are those of elements rounded to bf16, so that rows of floats
+// and rounded ones have the same.
+__device__ __forceinline__ void StoreMxTokens(const AttentionShape& shape, const StoreJob& job,
+                                              int head, uint8_t* near_keys, uint8_t* values) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, d = shape.d;  // that of keys too
+  const int blocks = static_cast<int>(MxScales(d));
+  const auto warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const int64_t scales = MxScalesAt(static_cast<int64_t>(shape.block) * d);
+  RowPieces at(2 * blocks,
+               static_cast<int>(blockIdx.z) * warps + static_cast<int>(threadIdx.x) / kWarpSize,
+               static_cast<int>(gridDim.z) * warps);
+  for (; at.row < job.count; at.Next()) {
+    const bool is_key = at.piece < blocks;
+    const int block = is_key ? at.piece : at.piece - blocks, column = block * kMxBlock + lane;
+    const int64_t m = job.row + at.row, token = job.first + at.row;
+    const int64_t key = (m * shape.kv_heads + head) * d + column;
+    const bool inside = column < d;
+    float value = 0;
+    if (inside && is_key && shape.rows.near_k != nullptr) {
+      value = WidenBf16(shape.rows.near_k[key]);
+    } else if (inside) {
+      value = is_key ? shape.near_k[key]
+                     : shape.v[m * shape.v_stride + static_cast<int64_t>(head) * d + column];
+      value = WidenBf16(RoundBf16(value));
+    }
+    uint8_t* array = is_key ? near_keys : values;
+    StoreMxBlock(value, inside, array + token * d + MxPlace(d, column),
+                 array + scales + token * blocks + block);
   }
 }
 
@@ -92,27 +97,30 @@ __global__ void StoreTokens(AttentionShape shape, const StoreJob* jobs, int32_t*
   const int head = blockIdx.y, layer = shape.layer;
   if constexpr (GATED) StoreDecaySums(shape, job, head);
   using T = typename Format::Element;
-  auto* near_keys = Array<uint8_t>(job.to.near_keys, job.table, job.place, layer, head);
-  auto* values = Array<uint8_t>(job.to.values, job.table, job.place, layer, head);
+  T* near_keys = Array<T>(job.to.near_keys, job.table, job.place, layer, head);
+  T* values = Array<T>(job.to.values, job.table, job.place, layer, head);
   // In unmixed kinds the far keys equal the near keys; the workspace has both.
   T* far_keys =
       shape.far_dim > 0 ? Array<T>(job.to.far_keys, job.table, job.place, layer, head) : nullptr;
-  constexpr int kChunk = CacheChunk<Format>();
-  const int near = StoreChunks(shape.near_dim, kChunk);
-  const int near_and_values = near + StoreChunks(shape.d, kChunk);
+  if constexpr (Format::kMxCache) {
+    StoreMxTokens(shape, job, head, reinterpret_cast<uint8_t*>(near_keys),
+                  reinterpret_cast<uint8_t*>(values));
+  }
+  const int near = Format::kMxCache ? 0 : StoreChunks(shape.near_dim);
+  const int near_and_values = near + (Format::kMxCache ? 0 : StoreChunks(shape.d));
   const int chunks = near_and_values + StoreChunks(shape.far_dim);
+  if (chunks == 0) return;
   RowPieces at(chunks, static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x),
                static_cast<int>(gridDim.z * blockDim.x));
   for (const int rows = job.count; at.row < rows; at.Next()) {
     const int row = at.row, chunk = at.piece;
     const int64_t m = job.row + row, token = job.first + row, of_head = m * shape.kv_heads + head;
     if (chunk < near) {
-      StoreInCache<Format>(shape, shape.near_k, shape.rows.near_k, of_head * shape.near_dim,
-                           shape.near_dim, chunk, token, near_keys);
+      StoreChunk(shape.near_k, shape.rows.near_k, of_head * shape.near_dim, shape.near_dim, chunk,
+                 near_keys + token * shape.near_dim);
     } else if (chunk < near_and_values) {
-      StoreInCache<Format>(shape, shape.v, nullptr,
-                           m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
-                           chunk - near, token, values);
+      StoreChunk(shape.v + m * shape.v_stride + static_cast<int64_t>(head) * shape.d, shape.d,
+                 chunk - near, values + token * shape.d);
     } else if (row < job.sinks && !PS_PLANTED(FAR_SINKS)) {
       ClearChunk(shape.far_dim, chunk - near_and_values, far_keys + token * shape.far_dim);
     } else {
@@ -165,11 +173,24 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
   if (job.snapshots >= 0) snapshots += (job.snapshots * shape.kv_heads + head) * snapshot_bytes;
   const int64_t next_partial = shape.kv_heads * elements;
   const int64_t next_snapshot = shape.kv_heads * snapshot_bytes;
-  // Whole warps, where they make a copy.
-  const int64_t end = Format::kCopy ? (elements + kMxBlock - 1) / kMxBlock * kMxBlock : elements;
-  for (int64_t e = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; e < end;
-       e += static_cast<int64_t>(gridDim.z) * blockDim.x) {
-    const bool is_sum = e < sums, is_weight = !is_sum && e < elements;
+  // Where a copy is made, rows and their end are whole warps.
+  const int width = Format::kCopy ? static_cast<int>(MxScales(shape.d)) * kMxBlock : shape.d;
+  const int64_t places = static_cast<int64_t>(shape.features) * width;
+  const int64_t end = places + (Format::kCopy ? MxScales(shape.features) * kMxBlock
+                                              : static_cast<int64_t>(shape.features));
+  for (int64_t place = static_cast<int64_t>(blockIdx.z) * blockDim.x + threadIdx.x; place < end;
+       place += static_cast<int64_t>(gridDim.z) * blockDim.x) {
+    StateElement element{shape.features, shape.d, 0, 0};
+    int64_t e = place;
+    if constexpr (Format::kCopy) {
+      element.row = static_cast<int>(place) / width;
+      element.column = static_cast<int>(place) % width;
+      e = place < places ? element.at() : sums + place - places;
+    } else {
+      element.column = static_cast<int>(place);
+    }
+    const bool is_sum = place < places && (!Format::kCopy || element.column < shape.d);
+    const bool is_weight = place >= places && e < elements;
     float value = is_sum ? Format::Load(S, sums, e) : is_weight ? z[e - sums] : 0.0f;
     const float* partial = partials + e;
     uint8_t* snapshot = snapshots;
@@ -178,7 +199,9 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
       float ahead[kScanAhead];
 #pragma unroll
       for (int i = 0; i < kScanAhead; ++i) {
-        if (first + i < job.count) ahead[i] = e < elements ? partial[i * next_partial] : 0.0f;
+        if (first + i < job.count) {
+          ahead[i] = is_sum || is_weight ? partial[i * next_partial] : 0.0f;
+        }
       }
       partial += kScanAhead * next_partial;
 #pragma unroll
@@ -186,7 +209,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
         if (first + i >= job.count) break;
         if (job.snapshots >= 0 && until_next-- == 0) {
           until_next = job.period - 1;
-          Format::StoreRead(value, is_sum, snapshot, sums, e);
+          Format::StoreRead(value, is_sum, snapshot, element);
           if (is_weight) reinterpret_cast<float*>(snapshot + snapshot_z)[e - sums] = value;
           snapshot += next_snapshot;
         }
@@ -200,7 +223,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
     }
     if (is_sum) Format::Store(value, S, sums, e);
     if (is_weight) z[e - sums] = value;
-    if constexpr (Format::kCopy) Format::StoreRead(value, is_sum, read, sums, e);
+    if constexpr (Format::kCopy) Format::StoreRead(value, is_sum, read, element);
   }
 }
 

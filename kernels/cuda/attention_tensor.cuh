@@ -1,4 +1,4 @@
-// The tensor core kernels of attention: bf16 states, head sizes 32, 64 and 128.
+// The tensor core kernels of attention: states of bf16 and of 8-bit numbers, head sizes 32, 64 and 128.
 #pragma once
 
 #include <type_traits>

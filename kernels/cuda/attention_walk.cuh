@@ -433,7 +433,7 @@ __device__ __forceinline__ void StoreCopy(int feature, const WalkSums& state, ui
         const float sum = state.tiles[n + i % 2][2 * half + i / 2];
         word |= static_cast<uint32_t>(MxNumber(sum, scale)) << (8 * i);
       }
-      *reinterpret_cast<uint32_t*>(copy + MxPlace(size, f * 64 + 8 * n + 2 * t)) = word;
+      *reinterpret_cast<uint32_t*>(copy + f * 64 + MxPlace(64, 8 * n + 2 * t)) = word;
     }
     if (t == 0) {
       *reinterpret_cast<uint16_t*>(of_scales + f * 2) =
@@ -450,8 +450,7 @@ __device__ __forceinline__ uint32_t UpperPair(const float* sums) {
 
 // Two sums as their copy has them.
 __device__ __forceinline__ uint32_t CopyPair(const float* sums, uint8_t scale) {
-  const auto value = [&](float sum) { return FloatBits(MxValue(MxNumber(sum, scale), scale)); };
-  return (value(sums[1]) & 0xffff0000u) | value(sums[0]) >> 16;
+  return (MxRounded(sums[1], scale) & 0xffff0000u) | MxRounded(sums[0], scale) >> 16;
 }
 
 // Stores a state as the queries of warpgroups read it (group_shape.h). values(n, half): a pair of tile n.

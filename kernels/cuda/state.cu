@@ -11,13 +11,17 @@ namespace {
 
 int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Makes the copy of S [size], two planes.
-void MakeCopy(const uint8_t* S, int64_t size, uint8_t* copy) {
+// Makes the copy of S [features][d], two planes.
+void MakeCopy(const uint8_t* S, int64_t features, int64_t d, uint8_t* copy) {
   const auto* planes = reinterpret_cast<const uint16_t*>(S);
-  const auto element = [&](int64_t e) {
-    return std::bit_cast<float>(JoinPlanes(planes[e], planes[size + e]));
-  };
-  MakeMxRow(size, element, copy, copy + MxScalesAt(size));
+  const int64_t size = features * d;
+  uint8_t* scales = copy + MxScalesAt(size);
+  for (int64_t f = 0; f < features; ++f, planes += d, copy += d, scales += MxScales(d)) {
+    const auto element = [&](int64_t c) {
+      return std::bit_cast<float>(JoinPlanes(planes[c], planes[size + c]));
+    };
+    MakeMxRow(d, element, copy, scales);
+  }
 }
 
 // Passes the values of `rows` rows of 8-bit numbers to `values`. block: the rows that the array has.
@@ -42,9 +46,9 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   const int64_t features = spec.features(), elements = features * spec.head_dim;
   z = Align(elements * 4);
   copy = z + Align(features * 4);
-  sums = copy + (copies ? Align(MxBytes(1, elements)) : 0);
+  sums = copy + (copies ? Align(MxBytes(features, spec.head_dim)) : 0);
   read = copies ? copy : 0;
-  read_bytes = Align(copies ? MxBytes(1, elements) : elements * element);
+  read_bytes = Align(copies ? MxBytes(features, spec.head_dim) : elements * element);
   const int64_t b = spec.block;
   const auto cached = [&](int64_t width) {
     return Align(spec.cache_scales() ? MxBytes(b, width) : b * element * width);
@@ -219,7 +223,9 @@ void CudaState::WalkSums(const LayerGroup& group, uint8_t* host, SavedValues* va
     values->Floats(reinterpret_cast<float*>(host), sums);
   }
   values->Floats(reinterpret_cast<float*>(host + group.layout.z), group.spec.features());
-  if (group.layout.copies && !values->saves()) MakeCopy(host, sums, host + group.layout.copy);
+  if (group.layout.copies && !values->saves()) {
+    MakeCopy(host, group.spec.features(), group.spec.head_dim, host + group.layout.copy);
+  }
 }
 
 void CudaState::Walk(const LayerGroup& group, int64_t position, int64_t index, int64_t heads,

@@ -101,9 +101,9 @@ constexpr Flag kFlags[] = {
     {"state-format", kChoice, "auto|f32|bf16|f16|q8", &C::state_format, 0, 0,
      "format in which states are read; sums are always float32. auto: f32 with float32 weights, "
      "otherwise bf16. q8: a copy in one byte beside the sums: fewer bytes to read, a larger state. "
-     "KV caches are float32 under auto, f32 and bf16 (with cuda bf16 under bf16), float16 under "
-     "f16 and 8-bit integers under q8: fewer bytes to read and to hold. f16 is bf16 for other "
-     "states, and not with cuda."},
+     "KV caches are float32 under f32 and bf16 (with cuda bf16 under bf16), float16 under f16 and "
+     "8-bit integers under q8: fewer bytes to read and to hold. f16 is bf16 for other states, and "
+     "not with cuda."},
 
     {"max-sequences", kInteger, "N", &C::max_sequences, 1, 65536,
      "number of slots: sequences that run at the same time. More requests wait."},

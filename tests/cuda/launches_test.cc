@@ -85,6 +85,24 @@ TEST_F(CudaLaunchesTest, DecodeStepsOfFrames) {
   }
 }
 
+// 8-bit numbers in KV caches have a kernel of their own that stores them; those of states have none.
+TEST_F(CudaLaunchesTest, DecodeStepsOfEightBitStates) {
+  LoadOptions options;
+  options.weights = DataType::kBf16;
+  for (const auto& [folder, more] :
+       {std::pair(testing::FramesFolder() / "llama", 1),
+        std::pair(testing::SourceDir() / "tests/data/goldens/learned_sketch_mixed_d64_r32", 0)}) {
+    int64_t launches[2] = {}, layers = 0;
+    for (const bool bytes : {false, true}) {
+      options.state_format = bytes ? StateFormat::kQ8 : StateFormat::kBf16;
+      const auto model = testing::LoadModel(folder, &cuda_->device(), options);
+      layers = std::ssize(model->attention());
+      launches[bytes] = Launches(*model, 3);
+    }
+    EXPECT_EQ(launches[true], launches[false] + more * layers) << folder;
+  }
+}
+
 // A decay gate costs a launch a layer more, for norm, product and logarithm.
 TEST_F(CudaLaunchesTest, DecodeStepsWithAGate) {
   LoadOptions options;

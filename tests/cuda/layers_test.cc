@@ -241,6 +241,9 @@ TEST_F(CudaLayersTest, StatesAreSavedCopiedAndCut) {
   models.push_back(Layers(far[0], 2));
   models.push_back(Layers(far[3], 2));
   models.push_back(Layers(far[7], 2));
+  // The copies of walks, and those that are made of a saved state.
+  models.push_back(
+      Layers(Spec(AttentionKind::kLearnedSketchMixed, StateFormat::kQ8, {2, 1, 64, 16}), 2));
   for (size_t model = 0; model < models.size(); ++model) {
     const Layers& layers = models[model];
     const Sequence whole = testing::RandomSequence(layers, 80, &random);

@@ -138,9 +138,10 @@ TEST_F(CudaModelTest, HalfLogitsAreClose) {
       const int length = static_cast<int>(recording.tokens.size());
       const auto whole = testing::LogitsOf(*model, recording.tokens, {length});
       EXPECT_LE(MaxError(whole, recording.logits), format.share * recording.largest)
-          << name << " " << DataTypeName(format.weights);
+          << name << " " << DataTypeName(format.weights) << " " << StateFormatName(format.state);
       EXPECT_EQ(testing::LogitsOf(*model, recording.tokens, std::vector<int>(length, 1)), whole)
-          << name << " " << DataTypeName(format.weights) << " token by token";
+          << name << " " << DataTypeName(format.weights) << " " << StateFormatName(format.state)
+          << " token by token";
     }
   }
 }
@@ -166,15 +167,18 @@ TEST_F(CudaModelTest, DecodingInGraphs) {
     std::filesystem::path folder;
     std::vector<int32_t> tokens;
     int begin;
+    StateFormat format = StateFormat::kBf16;
   };
   const std::string far = "qwen3_window_far";
-  for (const auto& [folder, tokens, begin] :
+  for (const auto& [folder, tokens, begin, format] :
        {Case{GoldenFolder("learned_sketch_mixed"), ReadGoldens("learned_sketch_mixed")[0].tokens,
              1},
         Case{GoldenFolder("softmax"), ReadGoldens("softmax")[0].tokens, 1},
-        Case{testing::FramesFolder() / far, testing::FrameRecording(far).tokens, 120}}) {
+        Case{testing::FramesFolder() / far, testing::FrameRecording(far).tokens, 120},
+        Case{testing::FramesFolder() / far, testing::FrameRecording(far).tokens, 120,
+             StateFormat::kQ8}}) {
     LoadOptions options;
-    options.state_format = StateFormat::kBf16;
+    options.state_format = format;
     ASSERT_EQ(setenv("POLYSKETCH_CUDA_GRAPHS", "off", 1), 0);
     std::string reason;
     const auto direct = testing::NewBackendUnderTest(&reason);

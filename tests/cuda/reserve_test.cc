@@ -122,7 +122,7 @@ TEST_F(CudaReserveTest, NoStepAsksForMemory) {
   for (const std::string name : {"learned_sketch_mixed", "random_sketch", "softmax"}) {
     folders.push_back(testing::SourceDir() / "tests/data/goldens" / name);
   }
-  for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16}) {
+  for (const StateFormat format : {StateFormat::kF32, StateFormat::kBf16, StateFormat::kQ8}) {
     for (const std::filesystem::path& folder : folders) {
       ExpectNoStepAsksForMemory(&cuda_->device(), folder, format, Scale(8, 40));
     }
@@ -133,8 +133,10 @@ TEST_F(CudaReserveTest, NoStepAsksForMemory) {
 TEST_F(CudaReserveTest, NoStepOfAFrameAsksForMemory) {
   for (const std::string name :
        {"llama_one_kv_head", "qwen3_window_sinks", "qwen3_window_far", "mistral_window"}) {
-    ExpectNoStepAsksForMemory(&cuda_->device(), testing::SourceDir() / "tests/data/frames" / name,
-                              StateFormat::kBf16, Scale(4, 20));
+    for (const StateFormat format : {StateFormat::kBf16, StateFormat::kQ8}) {
+      ExpectNoStepAsksForMemory(&cuda_->device(), testing::SourceDir() / "tests/data/frames" / name,
+                                format, Scale(4, 20));
+    }
   }
 }
 

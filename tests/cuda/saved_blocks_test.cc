@@ -16,13 +16,15 @@ using testing::Layers;
 Layers LayersThatDiffer() {
   AttentionSpec full = testing::MakeSpec(AttentionKind::kSoftmax, 4, 32, 16, 8);
   full.kv_heads = 2;
-  AttentionSpec window = full, half = full, large = full;
+  AttentionSpec window = full, half = full, bytes = full, large = full;
   window.window = 11;
   window.sinks = 3;
   half.state_format = StateFormat::kBf16;
+  bytes.state_format = StateFormat::kQ8;
   large.block = 16;
   return Layers(std::vector<AttentionSpec>{
-      window, full, testing::MakeSpec(AttentionKind::kSymmetricPower, 2, 32, 16, 8), large, half});
+      window, full, testing::MakeSpec(AttentionKind::kSymmetricPower, 2, 32, 16, 8), large, half,
+      bytes});
 }
 
 class CudaSavedBlocksTest : public testing::CudaTest {

@@ -33,6 +33,7 @@ class SharedLimitTest : public testing::CudaTest {
     CudaTest::TearDown();
     simt::SetSharedLimit(227 << 10);
   }
+  void ExpectFastKernels(StateFormat format, const std::string& format_name);
 };
 
 // The kernels that run `run`.
@@ -52,12 +53,11 @@ bool HasName(const std::set<std::string>& names, const std::string& part) {
       names, [&](const std::string& name) { return name.find(part) != std::string::npos; });
 }
 
-// The paper's shape has its fast kernels on such a device too: walks and warpgroups for prompts, and
-// the ring of decoding steps with fewer stages. Its bits are those of a device with more memory.
-TEST_F(SharedLimitTest, TheFastKernelsRunWhereTheyFit) {
+// The kernels of the paper's shape on devices of little and of much shared memory, and equal bits.
+void SharedLimitTest::ExpectFastKernels(StateFormat format, const std::string& format_name) {
   Random random(4);
   AttentionSpec spec = testing::MakeSpec(AttentionKind::kLearnedSketchMixed, 2, 64, 32, 64);
-  spec.state_format = StateFormat::kBf16;
+  spec.state_format = format;
   constexpr int kTokens = 70;
   const Sequence sequence = testing::RandomSequence(spec, kTokens, &random);
   std::vector<std::vector<float>> out[2];
@@ -73,13 +73,13 @@ TEST_F(SharedLimitTest, TheFastKernelsRunWhereTheyFit) {
       one.push_back({runners.back().get(), 1});
     }
     const auto prompt = KernelsOf([&] { testing::Step(*cuda_, spec, whole); });
-    EXPECT_TRUE(HasName(prompt, "WalkSegments"));
+    EXPECT_TRUE(HasName(prompt, "WalkSegments<" + format_name)) << ::testing::PrintToString(prompt);
     EXPECT_TRUE(HasName(prompt, "AttendGroups"));
     const auto steps = KernelsOf([&] {
       for (int i = 66; i < kTokens; ++i) testing::Step(*cuda_, spec, one);
     });
     const char* stages = large ? "8" : "4";
-    EXPECT_TRUE(HasName(steps, std::string("AttendSteps<64, false, false, ") + stages))
+    EXPECT_TRUE(HasName(steps, "AttendSteps<" + format_name + ", 64, false, false, " + stages))
         << ::testing::PrintToString(steps);
     EXPECT_FALSE(HasName(steps, "AttendParts"));
     out[large] = runners[0]->outputs;
@@ -90,6 +90,13 @@ TEST_F(SharedLimitTest, TheFastKernelsRunWhereTheyFit) {
       ASSERT_EQ(out[0][t][i], out[1][t][i]) << "part " << t << " element " << i;
     }
   }
+}
+
+// The paper's shape has its fast kernels on such a device too: walks and warpgroups for prompts, and
+// the ring of decoding steps with fewer stages. Its bits are those of a device with more memory.
+TEST_F(SharedLimitTest, TheFastKernelsRunWhereTheyFit) {
+  ExpectFastKernels(StateFormat::kBf16, "PlaneState");
+  ExpectFastKernels(StateFormat::kQ8, "ByteState");
 }
 
 TEST_F(SharedLimitTest, EveryKindIsItsDefinition) {

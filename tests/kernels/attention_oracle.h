@@ -24,7 +24,7 @@ struct OracleOutput {
   // folds, of queries, queries and weights to 16 bits; and the part of it that is neither of S nor
   // of folds.
   std::vector<double> byte_tolerance, word_tolerance;
-  // What reading the copy of S on a GPU (kernels/cuda/state_copy.h) may add.
+  // What reading the copy of S on a GPU (kernels/cuda/mx_int8.h) may add.
   std::vector<double> copy_tolerance;
   // What splitting the features of a fold into two bf16 (docs/numerics.md) may add.
   std::vector<double> split_tolerance;
@@ -93,14 +93,11 @@ struct FoldRoundings {
   }
 };
 
-// The step of element i of a row of S [d] in the copy on a GPU (kernels/cuda/state_copy.h), whose blocks are
-// in the row where d is a multiple of 32; else `largest`, of all elements, says it.
-inline double CopyStep(const double* row, int d, int i, double largest) {
-  if (d % 32 == 0) {
-    largest = 0;
-    for (int j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
-      largest = std::max(largest, std::abs(row[j]));
-    }
+// The step of element i of a row of S [d] in the copy on a GPU (kernels/cuda/mx_int8.h).
+inline double CopyStep(const double* row, int d, int i) {
+  double largest = 0;
+  for (int j = i / 32 * 32; j < std::min(d, i / 32 * 32 + 32); ++j) {
+    largest = std::max(largest, std::abs(row[j]));
   }
   return largest == 0 ? 0 : std::exp2(std::floor(std::log2(largest * (1 + 0x1p-7))) - 6);
 }
@@ -122,8 +119,6 @@ struct ReadErrors {
     const int d = spec.head_dim, features = static_cast<int>(s.size()) / d;
     // S is symmetric in (i, j), so errors of two features add up as one.
     const int twice = spec.sketched() ? 2 : 1;
-    double largest_sum = 0;
-    for (const double sum : s) largest_sum = std::max(largest_sum, std::abs(sum));
     double largest = 0;  // of the features times the scales of their rows
     for (int f = 0; f < features && spec.byte_copy(); ++f) {
       largest = std::max(largest, std::abs(Feature(spec, q, f)) * scales.row[f]);
@@ -137,7 +132,7 @@ struct ReadErrors {
       for (int i = 0; i < d; ++i) bf16[i] += half * Square(row[i]);
       // An integer is off by up to half a step, uniform.
       for (int i = 0; i < d; ++i) {
-        copy[i] += twice * Square(phi * CopyStep(row, d, i, largest_sum)) / 12;
+        copy[i] += twice * Square(phi * CopyStep(row, d, i)) / 12;
       }
       if (!spec.byte_copy() || scales.row[f] == 0) continue;
       // An integer is off by up to half a step, uniform: a variance of a twelfth of the step's

@@ -375,6 +375,13 @@ void Perform(const ThreadCopy& copy) {
 std::vector<ThreadCopy> TakeCopies() { return std::exchange(TheMachine().running().copies, {}); }
 
 void CopyAsync(void* to, const void* from, int bytes, int valid) {
+  const auto misplaced = [bytes](const void* at) {
+    return reinterpret_cast<uintptr_t>(at) % static_cast<uintptr_t>(bytes) != 0;
+  };
+  if (misplaced(to) || misplaced(from) || valid < 0 || valid > bytes) {
+    Fail("an asynchronous copy: addresses that are no multiples of its size, or too many bytes",
+         "");
+  }
   Fiber& fiber = TheMachine().running();
   const ThreadCopy copy{to, from, bytes, valid, fiber.groups};
   if (TheMachine().Toss()) {
