@@ -75,7 +75,9 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
   if (rows > 1) {
     flop += tokens * far;  // the fold
   } else {
-    bytes += tokens * (features * d * 2 + features * 4 + near * 2);
+    const double narrow = spec.state_format == StateFormat::kQ8 ? 33.0 / 32 : 2;
+    bytes +=
+        tokens * (features * d * narrow + features * 4 + near * (spec.kv_cache() ? narrow : 2));
   }
   std::vector<std::unique_ptr<CudaState>> states;
   std::vector<Segment> segments;
@@ -246,6 +248,15 @@ int Main(int argc, char** argv) {
   for (const int batch : {1, 8, 16, 64, 256}) {
     BenchAttention(&bench, "decode attention, 12 heads, d 64 r 32, batch " + std::to_string(batch),
                    Spec(12, 64, 32), batch, 1, 8192 + 127);
+  }
+  for (const AttentionKind kind : {AttentionKind::kLearnedSketchMixed, AttentionKind::kSoftmax}) {
+    for (const int batch : {64, 256}) {
+      AttentionSpec spec = Spec(12, 64, 32, kind);
+      spec.state_format = StateFormat::kQ8;
+      const std::string name(AttentionKindName(kind));
+      BenchAttention(&bench, "decode attention in q8, " + name + ", batch " + std::to_string(batch),
+                     spec, batch, 1, kind == AttentionKind::kSoftmax ? 1024 : 8192 + 127);
+    }
   }
   for (const AttentionKind kind :
        {AttentionKind::kLearnedSketch, AttentionKind::kSoftmax, AttentionKind::kPolynomial,
