@@ -190,7 +190,8 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
       element.column = static_cast<int>(place);
     }
     const bool is_sum = place < places && (!Format::kCopy || element.column < shape.d);
-    const bool is_weight = place >= places && e < elements;
+    const bool is_weight = Format::kCopy ? place >= places && e < elements : !is_sum;
+    const bool inside = !Format::kCopy || is_sum || is_weight;
     float value = is_sum ? Format::Load(S, sums, e) : is_weight ? z[e - sums] : 0.0f;
     const float* partial = partials + e;
     uint8_t* snapshot = snapshots;
@@ -199,9 +200,7 @@ __global__ void ScanStates(AttentionShape shape, const ScanJob* jobs, const floa
       float ahead[kScanAhead];
 #pragma unroll
       for (int i = 0; i < kScanAhead; ++i) {
-        if (first + i < job.count) {
-          ahead[i] = is_sum || is_weight ? partial[i * next_partial] : 0.0f;
-        }
+        if (first + i < job.count) ahead[i] = inside ? partial[i * next_partial] : 0.0f;
       }
       partial += kScanAhead * next_partial;
 #pragma unroll
