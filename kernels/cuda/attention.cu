@@ -339,19 +339,19 @@ void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
   if (step.spec.state_format == StateFormat::kF32) {
     RunPlan(GeneralKernels<PlainState, GATED, WINDOW>{device_, shape}, step, plan, store);
   } else if (step.spec.state_format == StateFormat::kBf16) {
-    RunKernels<PlaneState, GATED, WINDOW>(shape, step, plan, store);
+    RunNarrow<PlaneState, GATED, WINDOW>(shape, step, plan, store);
   } else if constexpr (WINDOW) {
-    RunKernels<ByteCache, GATED, WINDOW>(shape, step, plan, store);
+    RunNarrow<ByteCache, GATED, WINDOW>(shape, step, plan, store);
   } else if (GATED || !step.spec.kv_cache()) {
-    RunKernels<ByteState, GATED, WINDOW>(shape, step, plan, store);
+    RunNarrow<ByteState, GATED, WINDOW>(shape, step, plan, store);
   } else if constexpr (!GATED) {
-    RunKernels<ByteCache, GATED, WINDOW>(shape, step, plan, store);
+    RunNarrow<ByteCache, GATED, WINDOW>(shape, step, plan, store);
   }
 }
 
 template <typename Format, bool GATED, bool WINDOW>
-void AttentionRunner::RunKernels(const AttentionShape& shape, const Step& step,
-                                 const AttentionPlan& plan, const StoreStep& store) {
+void AttentionRunner::RunNarrow(const AttentionShape& shape, const Step& step,
+                                const AttentionPlan& plan, const StoreStep& store) {
   if constexpr (!WINDOW && !Format::kMxCache) {
     if (step.shape.walks) {
       return WithGroupShape(shape.near_dim, shape.near_power, [&]<int NEAR, int POWER>() {

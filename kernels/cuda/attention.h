@@ -73,14 +73,14 @@ class AttentionRunner {
   // Grows the workspace, and returns its addresses.
   WorkspaceAddresses Workspace(Step* step, const WorkspaceNeeds& needs);
   void Upload(Step* step);
-  // GATED: with a decay gate. WINDOW: with a window; never both.
+  // GATED: with a decay gate. WINDOW: with a window, whose far part has the gate.
   template <bool GATED, bool WINDOW>
   void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan,
                   const StoreStep& store);
   // Format: one of attention_format.cuh, other than PlainState.
   template <typename Format, bool GATED, bool WINDOW>
-  void RunKernels(const AttentionShape& shape, const Step& step, const AttentionPlan& plan,
-                  const StoreStep& store);
+  void RunNarrow(const AttentionShape& shape, const Step& step, const AttentionPlan& plan,
+                 const StoreStep& store);
   template <typename Kernels>
   void RunPlan(const Kernels& kernels, const Step& step, const AttentionPlan& plan,
                const StoreStep& store);

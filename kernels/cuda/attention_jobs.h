@@ -31,8 +31,8 @@ struct FarSums {
   HeadArray sums, weights, read;
 };
 
-// Stores rows [row, row + count) of the batch, in the format of the state, as tokens first, first + 1, ... The far keys
-// of the first `sinks` are zeros, since no sum has those of a window's sinks.
+// Stores rows [row, row + count) of the batch, in the format of the state, as tokens first, first + 1, ...
+// The far keys of the first `sinks` are zeros, since no sum has those of a window's sinks.
 struct StoreJob {
   TokenArrays to;
   // KV kinds: the block table of the state, and the place in it of the block that `to` is in.

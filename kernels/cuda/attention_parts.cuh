@@ -11,8 +11,8 @@
 #pragma once
 
 #include "kernels/cuda/attention_decay.cuh"
+#include "kernels/cuda/attention_mx.cuh"
 #include "kernels/cuda/attention_shape.cuh"
-#include "kernels/cuda/mx_int8.h"
 #include "kernels/cuda/planted.h"
 
 namespace polysketch::cuda {
@@ -21,25 +21,14 @@ constexpr int kPartFeatures = 128;
 constexpr int kPartKeysTensor = 64;  // = kPartKeys of attention_plan.h
 // Elements after each shared row, so that ldmatrix has no bank conflicts.
 constexpr int kRowPad = 8;
-constexpr int kMxPad = 16;  // after rows of 8-bit numbers
 
 __host__ __device__ constexpr int PadTo16(int n) { return (n + 15) / 16 * 16; }
-
-// Rows of D 8-bit numbers (mx_int8.h) in shared memory: numbers [rows][D + pad], scales [rows][D / 32].
-template <int D>
-struct MxTile {
-  static constexpr int kScales = D / kMxBlock;  // of a row
-  uint8_t *numbers, *scales;
-  __device__ __forceinline__ MxTile(void* memory, int rows)
-      : numbers(static_cast<uint8_t*>(memory)), scales(numbers + rows * (D + kMxPad)) {}
-  __device__ __forceinline__ uint8_t* End(int rows) const { return scales + rows * kScales; }
-};
 
 // Shared memory of a part. D: head size.
 template <int D>
 struct PartBuffer {
-  // Far: S [128][D + pad], or the tile of its copy; z [128]. Near, or tiles of 8-bit keys and values: keys [64][PadTo16(near_dim) + pad], values [64][D + pad],
-  // with a decay gate G [64].
+  // Far: S [128][D + pad] or, of its copy, a tile; z [128]. Near: keys [64][PadTo16(near_dim) + pad] and
+  // values [64][D + pad] or, of 8-bit numbers, two tiles; with a decay gate G [64].
   static __host__ __device__ int64_t Bytes(int near_dim) {
     const int64_t far = kPartFeatures * ((D + kRowPad) * 2 + 4);
     const int64_t near = kPartKeysTensor * ((PadTo16(near_dim) + kRowPad + D + kRowPad) * 2 + 4);
@@ -57,10 +46,30 @@ struct PartBuffer {
     values = keys + kPartKeysTensor * (PadTo16(near_dim) + kRowPad);
     decay_sums = reinterpret_cast<float*>(values + kPartKeysTensor * (D + kRowPad));
   }
-  __device__ __forceinline__ MxTile<D> copy() const { return {sums, kPartFeatures}; }
-  __device__ __forceinline__ MxTile<D> mx_keys() const { return {keys, kPartKeysTensor}; }
-  __device__ __forceinline__ MxTile<D> mx_values() const {
-    return {mx_keys().End(kPartKeysTensor), kPartKeysTensor};
+  // The operands of products: Bf16*, or with MX MxTile.
+  template <bool MX>
+  __device__ __forceinline__ auto Far() const {
+    if constexpr (MX) {
+      return MxTile<D>(sums, kPartFeatures);
+    } else {
+      return sums;
+    }
+  }
+  template <bool MX>
+  __device__ __forceinline__ auto Keys() const {
+    if constexpr (MX) {
+      return MxTile<D>(keys, kPartKeysTensor);
+    } else {
+      return keys;
+    }
+  }
+  template <bool MX>
+  __device__ __forceinline__ auto Values() const {
+    if constexpr (MX) {
+      return MxTile<D>(Keys<true>().End(kPartKeysTensor), kPartKeysTensor);
+    } else {
+      return values;
+    }
   }
 };
 
@@ -126,24 +135,8 @@ __device__ __forceinline__ void CopyQueries(const Bf16* from, int64_t stride, in
   }
 }
 
-// Starts the copy of `rows` rows to a tile, of which those from `valid` on become zero.
-template <int D>
-__device__ __forceinline__ void LoadMxRows(const uint8_t* numbers, const uint8_t* scales, int valid,
-                                           int rows, const MxTile<D>& to, int thread, int threads) {
-  for (RowPieces at(D / 16, thread, threads); at.row < rows; at.Next()) {
-    const bool inside = at.row < valid;
-    CopyAsync16(to.numbers + at.row * (D + kMxPad) + at.piece * 16,
-                inside ? numbers + at.row * D + at.piece * 16 : numbers, inside);
-  }
-  const int size = valid * MxTile<D>::kScales;
-  for (int i = 16 * thread; i < rows * MxTile<D>::kScales; i += 16 * threads) {
-    CopyAsyncFirst(to.scales + i, i < size ? scales + i : scales, max(0, min(16, size - i)));
-  }
-}
-
 // Starts the copy of part `part` of a far sum: of S [features][D] as queries read it, and of z
-// [features]. COPY, here and below: queries read the
-// copy of S (mx_int8.h).
+// [features]. COPY, here and below: queries read the copy of S (mx_int8.h).
 template <int D, bool COPY = false>
 __device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const void* S,
                                             const float* z, int part, const PartBuffer<D>& buffer,
@@ -151,10 +144,8 @@ __device__ __forceinline__ void LoadFarPart(const AttentionShape& shape, const v
   const int first = part * kPartFeatures;
   const int count = min(kPartFeatures, shape.features - first);
   if constexpr (COPY) {
-    const auto* numbers = static_cast<const uint8_t*>(S);
-    const uint8_t* scales = numbers + MxScalesAt(static_cast<int64_t>(shape.features) * D);
-    LoadMxRows<D>(numbers + static_cast<int64_t>(first) * D, scales + first * MxTile<D>::kScales,
-                  count, kPartFeatures, buffer.copy(), thread, threads);
+    LoadMxRows<D>({static_cast<const uint8_t*>(S), shape.features}, first, count, kPartFeatures,
+                  buffer.template Far<true>(), thread, threads);
   } else {
     CopyRows(static_cast<const Bf16*>(S) + static_cast<int64_t>(first) * D, D, D, count,
              buffer.sums, D, kPartFeatures, thread, threads);
@@ -189,13 +180,10 @@ __device__ __forceinline__ void LoadMxNearPart(const AttentionShape& shape, cons
                                                const uint8_t* values, int first, int count,
                                                const PartBuffer<D>& buffer, int thread,
                                                int threads) {
-  const int64_t scales =
-      MxScalesAt(static_cast<int64_t>(shape.block) * D) + first * MxTile<D>::kScales;
-  const int64_t numbers = static_cast<int64_t>(first) * D;
-  LoadMxRows<D>(keys + numbers, keys + scales, count - first, kPartKeysTensor, buffer.mx_keys(),
-                thread, threads);
-  LoadMxRows<D>(values + numbers, values + scales, count - first, kPartKeysTensor,
-                buffer.mx_values(), thread, threads);
+  LoadMxRows<D>({keys, shape.block}, first, count - first, kPartKeysTensor,
+                buffer.template Keys<true>(), thread, threads);
+  LoadMxRows<D>({values, shape.block}, first, count - first, kPartKeysTensor,
+                buffer.template Values<true>(), thread, threads);
 }
 
 // Calls fn(m, half, row) for the rows of a warp's M tiles that this lane has elements of: row =
@@ -291,46 +279,6 @@ __device__ __forceinline__ void AddProduct(const uint32_t (&a)[M][4], const Bf16
   }
 }
 
-// The scales of two numbers that are a pair, and -128 times them.
-struct MxScalePair {
-  uint32_t scales, shifts;
-  __device__ __forceinline__ MxScalePair(uint8_t low, uint8_t high)
-      : scales(static_cast<uint32_t>(low) << 7 | static_cast<uint32_t>(high) << 23),
-        shifts(MultiplyBf16(scales, 0xc300c300u)) {}
-  // The products of numbers, bytes 0 and 2 of `word`, with the scales: 128 and the magnitude are a number
-  // of bf16, the fused multiplication takes 128 away, and nothing is rounded.
-  __device__ __forceinline__ uint32_t Products(uint32_t word) const {
-    return FmaBf16((word & 0x007f007fu) | 0x43004300u, scales, shifts) ^
-           ((word << 8) & 0x80008000u);
-  }
-};
-
-// AddProduct with rows of a tile of 8-bit numbers, columns 32 * first to 32 * first + W. A register of ldmatrix
-// has two numbers of either row, which belong to columns g and g + 8 (MxPlace).
-template <int D, int W, int M>
-__device__ __forceinline__ void AddMxProduct(const uint32_t (&a)[M][4], const MxTile<D>& right,
-                                             int first, int k, float (&sums)[M][W / 8][4]) {
-  const int lane = threadIdx.x % kWarpSize, t = lane % 4;
-  constexpr int kScales = MxTile<D>::kScales;
-  const uint8_t* row = right.numbers + (k + lane % 16) * (D + kMxPad) + lane / 16 * 16;
-  const uint8_t* scales = right.scales + (k + 2 * t) * kScales + first;
-#pragma unroll
-  for (int block = 0; block < W / kMxBlock; ++block) {
-    uint32_t words[4];
-    LoadMatrix4T(words, row + (first + block) * kMxBlock);
-    const MxScalePair low(scales[block], scales[kScales + block]);
-    const MxScalePair high(scales[8 * kScales + block], scales[9 * kScales + block]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int shift = i % 2 * 8;
-      const uint32_t b0 = low.Products(words[i / 2 * 2] >> shift);
-      const uint32_t b1 = high.Products(words[i / 2 * 2 + 1] >> shift);
-#pragma unroll
-      for (int m = 0; m < M; ++m) MmaBf16(sums[m][4 * block + i], a[m], b0, b1);
-    }
-  }
-}
-
 // Adds the product of `a` and the column (b0, b1) to the sums of weights.
 template <int D, int M>
 __device__ __forceinline__ void AddWeights(const uint32_t (&a)[M][4], uint32_t b0, uint32_t b1,
@@ -339,9 +287,9 @@ __device__ __forceinline__ void AddWeights(const uint32_t (&a)[M][4], uint32_t b
   for (int m = 0; m < M; ++m) MmaBf16(sums->weights[m], a[m], b0, b1);
 }
 
-// AddProduct for the sums of values, and AddWeights.
-template <int D, int M>
-__device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[M][4], const Bf16* right, int k,
+// AddProduct for the sums of values, and AddWeights. right: Bf16* or MxTile<D>.
+template <int D, int M, typename Right>
+__device__ __forceinline__ void MultiplyStep(const uint32_t (&a)[M][4], const Right& right, int k,
                                              uint32_t b0, uint32_t b1, RowSums<D, M>* sums) {
   AddProduct<D, M>(a, right, D, k, sums->values);
   AddWeights<D, M>(a, b0, b1, sums);
@@ -394,8 +342,8 @@ __device__ __forceinline__ void AddFarPart(const AttentionShape& shape, int part
       }
     }
     const float* z = buffer.weights + k + 2 * t;
-    if constexpr (COPY) {
-      AddMxProduct<D, D, M>(a, buffer.copy(), 0, k, sums->values);
+    if constexpr (COPY) {  // z is read last: fewer registers are live in the product
+      AddProduct<D, M>(a, buffer.template Far<true>(), D, k, sums->values);
       AddWeights<D, M>(a, WeightPair(z), WeightPair(z + 8), sums);
     } else {
       MultiplyStep<D, M>(a, buffer.sums, k, WeightPair(z), WeightPair(z + 8), sums);
@@ -482,31 +430,10 @@ __device__ __forceinline__ void Scores(int dim, const Bf16* queries, int row_siz
   }
 }
 
-// B fragments of keys `key` to key + 15 of a tile of 8-bit numbers, elements 32 `block` to + 31: b[n][c] of
-// keys 8 n to 8 n + 7 and elements 16 c to 16 c + 15. A register of ldmatrix has elements 2 t, 2 t + 8, 2 t +
-// 1 and 2 t + 9 of a key (MxPlace).
-template <int D>
-__device__ __forceinline__ void MxKeys(const MxTile<D>& keys, int key, int block,
-                                       uint32_t (&b)[2][2][2]) {
-  const int lane = threadIdx.x % kWarpSize, row = key + lane / 16 * 8 + lane % 8;
-  uint32_t words[4];
-  LoadMatrix4(words, keys.numbers + row * (D + kMxPad) + block * kMxBlock + lane / 8 % 2 * 16);
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    const uint8_t scale = keys.scales[(key + 8 * n + lane / 4) * MxTile<D>::kScales + block];
-    const MxScalePair pair(scale, scale);
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      b[n][c][0] = pair.Products(words[2 * n + c]);
-      b[n][c][1] = pair.Products(words[2 * n + c] >> 8);
-    }
-  }
-}
-
-// Scores of a tile of 8-bit numbers.
-template <int D, int M>
-__device__ __forceinline__ void MxScores(const Bf16* queries, int row_size, const MxTile<D>& keys,
-                                         int key, float (&scores)[M][2][4]) {
+// Scores of a tile of 8-bit numbers, rows of D elements.
+template <int M, int D>
+__device__ __forceinline__ void Scores(int, const Bf16* queries, int row_size,
+                                       const MxTile<D>& keys, int key, float (&scores)[M][2][4]) {
   const int lane = threadIdx.x % kWarpSize;
   ClearScores<M>(scores);
 #pragma unroll 2
@@ -524,18 +451,6 @@ __device__ __forceinline__ void MxScores(const Bf16* queries, int row_size, cons
         MmaBf16(scores[m][1], a, b[1][c][0], b[1][c][1]);
       }
     }
-  }
-}
-
-// Scores or MxScores of a part's keys. MX_CACHE, here and below: of a cache of 8-bit numbers.
-template <int D, int M, bool MX_CACHE>
-__device__ __forceinline__ void KeyScores(const AttentionShape& shape, const Bf16* queries,
-                                          int row_size, const PartBuffer<D>& buffer, int key,
-                                          float (&scores)[M][2][4]) {
-  if constexpr (MX_CACHE) {
-    MxScores<D, M>(queries, row_size, buffer.mx_keys(), key, scores);
-  } else {
-    Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.keys, key, scores);
   }
 }
 
@@ -609,14 +524,13 @@ __device__ __forceinline__ auto LimitsOf(const AttentionShape& shape, const Atte
 
 // The largest score of every row over the keys that it attends to, or -inf without any. Limits:
 // KeyLimits or WindowLimits.
-template <int D, int M, bool MX_CACHE, typename Limits>
+template <int M, typename Keys, typename Limits>
 __device__ __forceinline__ void Tops(const AttentionShape& shape, const Bf16* queries, int row_size,
-                                     const PartBuffer<D>& buffer, const Limits& limits,
-                                     float (&top)[M][2]) {
+                                     const Keys& keys, const Limits& limits, float (&top)[M][2]) {
   const int t = threadIdx.x % 4;
   for (int key = 0; key < limits.End(M); key += 16) {
     float scores[M][2][4];
-    KeyScores<D, M, MX_CACHE>(shape, queries, row_size, buffer, key, scores);
+    Scores<M>(PadTo16(shape.near_dim), queries, row_size, keys, key, scores);
 #pragma unroll
     for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -666,7 +580,7 @@ __device__ __forceinline__ void WithNearPower(const AttentionShape& shape, const
   }
 }
 
-// decay: NoDecay or NearDecay.
+// decay: NoDecay or NearDecay. MX_CACHE: of a cache of 8-bit numbers.
 template <int D, int M, bool MX_CACHE = false, typename Limits, typename Decay>
 __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16* queries,
                                          int row_size, const PartBuffer<D>& buffer,
@@ -676,13 +590,14 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
   const uint32_t ones = lane / 4 == 0 ? 0x3f803f80u : 0u;
   sums->Clear();
   if (shape.near_power == 0) {
-    Tops<D, M, MX_CACHE>(shape, queries, row_size, buffer, limits, sums->top);
+    Tops<M>(shape, queries, row_size, buffer.template Keys<MX_CACHE>(), limits, sums->top);
   }
   WithNearPower(shape, [&]<int POWER>() {
     const int power = POWER == kAnyPower ? shape.near_power : POWER;
     for (int key = 0; key < limits.End(M); key += 16) {
       float scores[M][2][4];
-      KeyScores<D, M, MX_CACHE>(shape, queries, row_size, buffer, key, scores);
+      Scores<M>(PadTo16(shape.near_dim), queries, row_size, buffer.template Keys<MX_CACHE>(), key,
+                scores);
       uint32_t a[M][4];
       Fragments<M>(a, [&](int m, int n, int half, int i) {
         const int column = key + 8 * n + 2 * t + i;
@@ -690,12 +605,7 @@ __device__ __forceinline__ void NearPart(const AttentionShape& shape, const Bf16
             NearWeight(power, shape.scale, scores[m][n][2 * half + i], sums->top[m][half]);
         return limits.Sees(m, half, column) ? decay.Weight(weight, m, half, column) : 0.0f;
       });
-      if constexpr (MX_CACHE) {
-        AddMxProduct<D, D, M>(a, buffer.mx_values(), 0, key, sums->values);
-        AddWeights<D, M>(a, ones, ones, sums);
-      } else {
-        MultiplyStep<D, M>(a, buffer.values, key, ones, ones, sums);
-      }
+      MultiplyStep<D, M>(a, buffer.template Values<MX_CACHE>(), key, ones, ones, sums);
     }
   });
 }

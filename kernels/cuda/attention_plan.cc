@@ -46,14 +46,14 @@ class Planner {
             array(addresses_.values, spec_.head_dim * layout_.element),
             array(addresses_.decay_sums, sizeof(float))};
   }
-  // The far state of a recurrent kind.
+  // The far state of a recurrent kind, and that of a window.
   FarSums StateIn(const uint8_t* piece) const {
     return {InPiece(piece, 0), InPiece(piece, layout_.z), InPiece(piece, layout_.read)};
   }
-  // The same of the sums of a far part, and an array of every head of them.
   FarSums StateIn(const LayerGroup& group) const {
     return {InSums(group, 0), InSums(group, layout_.z), InSums(group, layout_.read)};
   }
+  // An array of every head of the sums of a far part.
   HeadArray InSums(const LayerGroup& group, int64_t offset) const {
     return {reinterpret_cast<uint64_t>(group.sums) + offset, layout_.sums,
             layout_.sums * spec_.key_heads()};

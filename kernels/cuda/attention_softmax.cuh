@@ -62,9 +62,8 @@ __device__ __forceinline__ void PartScores(float scale, const Bf16* queries, con
 
 // PartScores of a tile of 8-bit numbers.
 template <int D, int M>
-__device__ __forceinline__ void MxPartScores(float scale, const Bf16* queries,
-                                             const MxTile<D>& keys,
-                                             float (&scores)[kSoftmaxSteps][M][2][4]) {
+__device__ __forceinline__ void PartScores(float scale, const Bf16* queries, const MxTile<D>& keys,
+                                           float (&scores)[kSoftmaxSteps][M][2][4]) {
   const int lane = threadIdx.x % kWarpSize;
   const Bf16* query_row = queries + lane % 16 * (D + kRowPad) + lane / 16 * 8;
 #pragma unroll
@@ -116,11 +115,7 @@ __device__ __forceinline__ void AddSoftmaxPart(float scale, const Bf16* queries,
                                                RowSums<D, M>* total) {
   const uint32_t ones = threadIdx.x % kWarpSize / 4 == 0 ? 0x3f803f80u : 0u;
   float scores[kSoftmaxSteps][M][2][4] = {};
-  if constexpr (MX_CACHE) {
-    MxPartScores<D, M>(scale, queries, buffer.mx_keys(), scores);
-  } else {
-    PartScores<D, M>(scale, queries, buffer.keys, scores);
-  }
+  PartScores<D, M>(scale, queries, buffer.template Keys<MX_CACHE>(), scores);
   // The weights of -inf are 0.
   if (limits.Common() < kPartKeysTensor) {
     ForRows<M>([&](int m, int half, int) {
@@ -166,17 +161,13 @@ __device__ __forceinline__ void AddSoftmaxPart(float scale, const Bf16* queries,
     float* weight = total->weights[m] + 2 * half;
     *weight = joints[m][half].Add(*weight, weights[m][2 * half]);
   });
+  const auto right = buffer.template Values<MX_CACHE>();
 #pragma unroll
   for (int column = 0; column < D; column += kSoftmaxColumns) {
     float sums[M][kSoftmaxColumns / 8][4] = {};
 #pragma unroll
     for (int s = 0; s < kSoftmaxSteps; ++s) {
-      if constexpr (MX_CACHE) {
-        AddMxProduct<D, kSoftmaxColumns, M>(a[s], buffer.mx_values(), column / kMxBlock, 16 * s,
-                                            sums);
-      } else {
-        AddProduct<kSoftmaxColumns, M>(a[s], buffer.values + column, D, 16 * s, sums);
-      }
+      AddProduct<kSoftmaxColumns, M>(a[s], right + column, D, 16 * s, sums);
     }
     ForRows<M>([&](int m, int half, int) {
 #pragma unroll

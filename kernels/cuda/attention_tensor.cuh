@@ -60,17 +60,18 @@ __device__ __forceinline__ void LoadPart(const AttentionShape& shape, const Atte
     int block, first;
     parts.Near(shape, part, &block, &first);
     const int count = block < job.block ? shape.block : job.block_offset + job.count;
-    const auto array = [&]<typename T>(const HeadArray& place, T*) {
-      return Array<T, WINDOW>(place, job, block, shape.layer, kv);
+    const auto array = [&](const HeadArray& place) {
+      return Array<uint8_t, WINDOW>(place, job, block, shape.layer, kv);
     };
     if constexpr (Format::kMxCache) {
-      constexpr uint8_t* kBytes = nullptr;
-      LoadMxNearPart<D>(shape, array(job.keys.near_keys, kBytes), array(job.keys.values, kBytes),
-                        first, count, buffer, thread, threads);
+      LoadMxNearPart<D>(shape, array(job.keys.near_keys), array(job.keys.values), first, count,
+                        buffer, thread, threads);
     } else {
-      constexpr Bf16* kRows = nullptr;
-      LoadNearPart<D>(shape, {array(job.keys.near_keys, kRows), shape.near_dim},
-                      {array(job.keys.values, kRows), D}, first, count, buffer, thread, threads);
+      const auto rows = [&](const HeadArray& place, int width) {
+        return RowArray{reinterpret_cast<const Bf16*>(array(place)), width};
+      };
+      LoadNearPart<D>(shape, rows(job.keys.near_keys, shape.near_dim), rows(job.keys.values, D),
+                      first, count, buffer, thread, threads);
     }
     if constexpr (GATED) {
       CopyDecaySums(At<float>(job.keys.decay_sums, shape.layer, kv) + first, count - first,
@@ -465,10 +466,8 @@ __global__ void __launch_bounds__(kFoldThreads)
     CopyRows(keys + static_cast<int64_t>(first) * shape.far_dim, shape.far_dim, shape.far_dim,
              shape.block - first, to, key_dim, kFoldTokens, thread, kFoldThreads);
     if constexpr (Format::kMxCache) {
-      const uint8_t* scales = values + MxScalesAt(static_cast<int64_t>(shape.block) * D);
-      LoadMxRows<D>(values + static_cast<int64_t>(first) * D, scales + first * MxTile<D>::kScales,
-                    shape.block - first, kFoldTokens, {to + kFoldTokens * key_size, kFoldTokens},
-                    thread, kFoldThreads);
+      LoadMxRows<D>({values, shape.block}, first, shape.block - first, kFoldTokens,
+                    {to + kFoldTokens * key_size, kFoldTokens}, thread, kFoldThreads);
     } else {
       CopyRows(reinterpret_cast<const Bf16*>(values) + static_cast<int64_t>(first) * D, D, D,
                shape.block - first, to + kFoldTokens * key_size, D, kFoldTokens, thread,
@@ -499,8 +498,7 @@ __global__ void __launch_bounds__(kFoldThreads)
         FeatureColumns<2>(shape, feature, I, J, k_rows, key_size, token, NoDecay(), a);
       }
       if constexpr (Format::kMxCache) {
-        AddMxProduct<D, D, 2>(a, {v_rows, kFoldTokens}, 0, token, sums.values);
-        AddWeights<D, 2>(a, ones, ones, &sums);
+        MultiplyStep<D, 2>(a, MxTile<D>(v_rows, kFoldTokens), token, ones, ones, &sums);
       } else {
         MultiplyStep<D, 2>(a, v_rows, token, ones, ones, &sums);
       }
