@@ -76,8 +76,8 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
     flop += tokens * far;  // the fold
   } else {
     const double narrow = spec.state_format == StateFormat::kQ8 ? 33.0 / 32 : 2;
-    bytes +=
-        tokens * (features * d * narrow + features * 4 + near * (spec.kv_cache() ? narrow : 2));
+    bytes += static_cast<double>(batch) * spec.key_heads() *
+             (features * d * narrow + features * 4 + near * (spec.kv_cache() ? narrow : 2));
   }
   std::vector<std::unique_ptr<CudaState>> states;
   std::vector<Segment> segments;
@@ -266,6 +266,18 @@ int Main(int argc, char** argv) {
     BenchAttention(&bench, "prefill " + name + ", 12 heads, d 64, n 8192", spec, 1, 8192, 0);
     BenchAttention(&bench, "decode " + name + ", 12 heads, d 64, batch 64", spec, 64, 1,
                    8192 + 127);
+  }
+  // Grouped queries after long texts: smollm2-hybrid's heads, and those of an 8B model.
+  for (const auto& [heads, kv_heads, d, batch, n] :
+       {std::array{9, 3, 64, 1, 131072}, std::array{9, 3, 64, 16, 32768},
+        std::array{32, 8, 128, 1, 131072}}) {
+    AttentionSpec spec = Spec(heads, d, 32, AttentionKind::kSoftmax);
+    spec.kv_heads = kv_heads;
+    BenchAttention(&bench,
+                   "decode softmax, " + std::to_string(heads) + " heads, " +
+                       std::to_string(kv_heads) + " kv heads, d " + std::to_string(d) + ", n " +
+                       std::to_string(n) + ", batch " + std::to_string(batch),
+                   spec, batch, 1, n);
   }
   // The shapes of bench/cuda_peer.py.
   for (const auto& [batch, heads, d, n] :

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/cuda/attention_few.cuh"
 #include "kernels/cuda/attention_general.cuh"
 #include "kernels/cuda/attention_shape.cuh"
 #include "kernels/cuda/attention_softmax.cuh"
@@ -193,35 +194,49 @@ struct TensorKernels : GeneralKernels<Format, GATED, WINDOW> {
                    kTileThreads, TilesShared<D>(shape.far_dim, shape.near_dim), shape,
                    list.on_device);
   }
-  // Whether AttendSteps computes the jobs of few rows, if its ring fits: rows of one token that give
-  // every multiprocessor an item.
-  bool InSteps(const AttentionPlan& plan) const {
+  // Whether AttendSteps may compute the jobs of few rows: of one token each, which give every
+  // multiprocessor an item.
+  bool InSteps(const AttentionPlan& plan, const HeadTiles& tiles) const {
     return WantsSteps() && plan.max_rows == 1 && plan.max_parts <= kMaxStepParts &&
-           std::ssize(plan.few.jobs) * shape.heads >= device->multiprocessors();
+           std::ssize(plan.few.jobs) * tiles.Of(shape, 1) >= device->multiprocessors();
   }
   // Returns whether the ring fits a thread block of this device.
   template <int STAGES>
-  bool Steps(const AttentionPlan& plan) const {
-    const int64_t shared = StepMemory<D, STAGES>::Bytes(shape.far_dim, shape.near_dim);
+  bool Steps(const AttentionPlan& plan, const HeadTiles& tiles) const {
+    const int64_t shared = StepMemory<D, STAGES>::Bytes(shape.far_dim, shape.near_dim, tiles.heads);
     if (shared > device->shared_limit()) return false;
     const auto blocks = static_cast<unsigned>(device->multiprocessors());
+    const int of_job = tiles.Of(shape, 1);
     device->LaunchDependent(AttendSteps<Format, D, kGatedQueries, WINDOW, STAGES>, dim3(blocks),
-                            kStepThreads<STAGES>, shared, shape, plan.few.on_device,
-                            static_cast<int>(std::ssize(plan.few.jobs)) * shape.heads,
-                            Divisor(shape.heads));
+                            kStepThreads<STAGES>, shared, shape, plan.few.on_device, tiles,
+                            static_cast<int>(std::ssize(plan.few.jobs)) * of_job, Divisor(of_job));
     return true;
+  }
+  // AttendSteps with as many heads a tile, and then as many stages, as fit.
+  bool Steps(const AttentionPlan& plan) const {
+    for (const int heads : {kMaxStepHeads, kMaxStepHeads / 2, 1}) {
+      const HeadTiles tiles(shape.group.value(), heads);
+      if (!device->rehearsing() && !InSteps(plan, tiles)) continue;
+      if (Steps<kStepStages>(plan, tiles) || Steps<kFewStepStages>(plan, tiles)) return true;
+    }
+    return false;
   }
   void Few(const AttentionPlan& plan, float* results, int32_t* arrivals) const {
     if constexpr (D <= 64) {  // rings of larger heads fit few devices
-      const bool steps = (InSteps(plan) || device->rehearsing()) &&
-                         (Steps<kStepStages>(plan) || Steps<kFewStepStages>(plan));
-      if (steps && !device->rehearsing()) return;
+      if (Steps(plan) && !device->rehearsing()) return;
     }
-    const auto parts = static_cast<unsigned>(plan.max_parts);
-    device->LaunchDependent(AttendParts<Format, D, kGatedQueries, WINDOW>,
-                            Grid(plan.few, shape.heads, parts), kWarpSize,
-                            PartsShared<D>(shape.far_dim, shape.near_dim), shape,
-                            plan.few.on_device, results, arrivals);
+    const HeadTiles tiles(shape.group.value(), kFewRows);
+    const int64_t rows = std::max(plan.max_rows, tiles.heads);
+    const bool join = (rows - 1) * (plan.max_parts + 16) > kOwnJoinWork;
+    device->LaunchDependent(
+        AttendParts<Format, D, kGatedQueries, WINDOW>,
+        Grid(plan.few, tiles.Of(shape, plan.max_rows), static_cast<unsigned>(plan.max_parts)),
+        kWarpSize, PartsShared<D>(shape.far_dim, shape.near_dim), shape, plan.few.on_device, tiles,
+        results, join ? nullptr : arrivals);
+    if (!join && !device->rehearsing()) return;
+    device->LaunchDependent(JoinResults<D, kGatedQueries, WINDOW>,
+                            Grid(plan.few, shape.heads, static_cast<unsigned>(plan.max_rows)),
+                            kWarpSize, JoinShared<D>(), shape, plan.few.on_device, results);
   }
 };
 
@@ -268,7 +283,7 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
                          SoftmaxShared<128>() <= shared_limit;
     shape.tile_rows = tensor == 128 && !softmax ? TileRows<128>() : TileRows<64>();
     static_assert(TileRows<32>() == TileRows<64>() && kSoftmaxRows == TileRows<64>());
-    shape.few_rows = 16;
+    shape.few_rows = kFewRows;
     shape.far_parts = (spec.features() + kPartFeatures - 1) / kPartFeatures;
   }
   shape.walks = HasGroupKernels(spec, shared_limit);
@@ -283,7 +298,8 @@ PlanShape PlanShapeOf(const AttentionSpec& spec, int64_t shared_limit) {
 int64_t CountersOfWalks(const AttentionSpec& spec, int64_t walks) {
   return walks * spec.key_heads() * WalkCounters(spec.features());
 }
-// Counters of a layer: of the walks, then an arrival counter for each head of the jobs of few rows.
+// Counters of a layer: of the walks, then an arrival counter for each tile of the jobs of few rows, which
+// has at least one head.
 int64_t CountersOf(const AttentionSpec& spec, int64_t walks, int64_t few) {
   return CountersOfWalks(spec, walks) + few * spec.heads;
 }
@@ -507,7 +523,7 @@ WorkspaceAddresses AttentionRunner::Workspace(Step* step, const WorkspaceNeeds& 
   partials_.Grow(device_, needs.partials * heads * spec.features() * (spec.head_dim + 1));
   if (spec.decay_gate) decays_.Grow(device_, needs.partials * heads);
   addresses.tables = reinterpret_cast<uint64_t>(step->tables.Grow(device_, needs.blocks));
-  results_.Grow(device_, needs.parts * spec.heads * (spec.head_dim + 2));
+  results_.Grow(device_, needs.parts * spec.heads * RowResult(spec.head_dim));
   counters_.Grow(device_, CountersOf(spec, needs.walks, needs.few));
   return addresses;
 }

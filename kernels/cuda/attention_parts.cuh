@@ -29,7 +29,7 @@ template <int D>
 struct PartBuffer {
   // Far: S [128][D + pad] or, of its copy, a tile; z [128]. Near: keys [64][PadTo16(near_dim) + pad] and
   // values [64][D + pad] or, of 8-bit numbers, two tiles; with a decay gate G [64].
-  static __host__ __device__ int64_t Bytes(int near_dim) {
+  static __host__ __device__ constexpr int64_t Bytes(int near_dim) {
     const int64_t far = kPartFeatures * ((D + kRowPad) * 2 + 4);
     const int64_t near = kPartKeysTensor * ((PadTo16(near_dim) + kRowPad + D + kRowPad) * 2 + 4);
     return far > near ? far : near;
@@ -470,11 +470,57 @@ __device__ __forceinline__ void Fragments(uint32_t (&a)[M][4], const Value& valu
   }
 }
 
+// The query heads of a kv head as rows of tiles: of one token, all read the same state and keys.
+struct HeadTiles {
+  Divisor of_kv;  // tiles of a kv head
+  int heads = 1;  // of a tile; the last one of a kv head may have fewer
+  HeadTiles(int group, int most_heads)
+      : of_kv((group + most_heads - 1) / most_heads),
+        heads((group + of_kv.value() - 1) / of_kv.value()) {}
+  // Tiles of a job.
+  __host__ __device__ int Of(const AttentionShape& shape, int tokens) const {
+    return tokens > 1 ? shape.heads : shape.kv_heads * of_kv.value();
+  }
+};
+
+// The rows of a tile: tokens of a job and of one query head, or, `of_token`, query heads of one kv head.
+struct QueryTile {
+  int head;  // of the first row
+  int kv;
+  int rows;
+  bool of_token;
+
+  // All tokens of a job.
+  __device__ __forceinline__ QueryTile(const AttentionShape& shape, const AttendJob& job, int head_)
+      : head(head_), kv(KvHead(shape, head)), rows(job.count), of_token(false) {}
+  // Tile `index` of a job.
+  __device__ __forceinline__ QueryTile(const AttentionShape& shape, const AttendJob& job,
+                                       const HeadTiles& tiles, int index)
+      : QueryTile(shape, job, index) {
+    if (job.count > 1) return;
+    const int of_kv = tiles.of_kv.Quotient(index), group = shape.group.value();
+    const int first = (index - of_kv * tiles.of_kv.value()) * tiles.heads;
+    head = of_kv * group + first;
+    kv = KvHead(shape, head);
+    rows = min(tiles.heads, group - first);
+    of_token = true;
+  }
+  __device__ __forceinline__ int Token(int row) const { return of_token ? 0 : row; }
+  // Where the batch has the first row, in rows of a head, and the rows after it from one to the next.
+  __device__ __forceinline__ int64_t First(const AttentionShape& shape,
+                                           const AttendJob& job) const {
+    return static_cast<int64_t>(job.row) * shape.heads + head;
+  }
+  __device__ __forceinline__ int Stride(const AttentionShape& shape) const {
+    return of_token ? 1 : shape.heads;
+  }
+};
+
 // The keys of a part that each row of a warp attends to: those before Of(m, half).
 struct KeyLimits {
   int first_row_limit;  // of the warp's first row: its block offset - the part's first key + 1
   int count;            // keys of the part
-  bool causal;          // false: the part is of an earlier block, and all keys count
+  bool causal;          // false: all keys count, as in earlier blocks and for one token
   __device__ __forceinline__ int Of(int m, int half) const {
     const int g = threadIdx.x % kWarpSize / 4;
     const int own = first_row_limit + 16 * m + 8 * half + g;
@@ -503,20 +549,21 @@ struct WindowLimits : KeyLimits {
   }
 };
 
-// The limits of a warp's rows, from row `row` of a job on, in the part of block `block` that begins
+// The limits of a warp's rows, from row `row` of a tile on, in the part of block `block` that begins
 // with its key `key`. WINDOW: of a model with a window.
 template <bool WINDOW>
-__device__ __forceinline__ auto LimitsOf(const AttentionShape& shape, const AttendJob& job, int row,
-                                         int block, int key) {
+__device__ __forceinline__ auto LimitsOf(const AttentionShape& shape, const AttendJob& job,
+                                         const QueryTile& tile, int row, int block, int key) {
   const int held = block < job.block ? shape.block : job.block_offset + job.count;
+  // The last token of a block attends to all keys that the block holds.
   const KeyLimits limits{job.block_offset + row - key + 1, min(kPartKeysTensor, held - key),
-                         block == job.block};
+                         !tile.of_token && block == job.block};
   if constexpr (WINDOW) {
     // The part's first key, counted from the first token of the queries' block.
     const int part = key - (job.block - block) * shape.block;
     const int sinks = shape.sinks - block * shape.block - key;
     return WindowLimits{limits, job.block_offset - ReachOf(shape, job, row) - part,
-                        shape.sliding ? 1 : 0, sinks};
+                        shape.sliding && !tile.of_token ? 1 : 0, sinks};
   } else {
     return limits;
   }

@@ -226,7 +226,8 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     AttendSoftmax(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = kSoftmaxTiles;
   const AttendJob job = jobs[gridDim.x - 1 - blockIdx.x];
-  const int head = blockIdx.y, kv = KvHead(shape, head), thread = threadIdx.x;
+  const QueryTile tile(shape, job, blockIdx.y);
+  const int kv = tile.kv, thread = threadIdx.x;
   const PartList<WINDOW> parts(shape, job, job.block_offset + job.count - 1);
   auto* shared = SharedMemory<uint8_t>();
   const auto buffer = [&](int stage) {
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
       data = job.table[PlaceOf<WINDOW>(job, ahead.block)];
   };
   load(0, 0);
-  const Queries queries(shape, job, head, shared, kSoftmaxRows, kSoftmaxRows, thread, kTileThreads);
+  const Queries queries(shape, job, tile, shared, kSoftmaxRows, kSoftmaxRows, thread, kTileThreads);
 
   const int row = thread / kWarpSize * 16 * M;
   const Bf16* of_warp = queries.near + row * (D + kRowPad);
@@ -270,12 +271,12 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   total.Clear();
   KeyCursor<WINDOW> now(shape, job);
   ForParts(parts.size(), load, [&](int64_t, int stage) {
-    const auto limits = LimitsOf<WINDOW>(shape, job, row, now.block, now.first);
+    const auto limits = LimitsOf<WINDOW>(shape, job, tile, row, now.block, now.first);
     now.Next(shape, job);
     if (row >= job.count || limits.End(M) <= 0) return;
     AddSoftmaxPart<D, M, Format::kMxCache>(shape.scale, of_warp, buffer(stage), limits, &total);
   });
-  StoreRows<D, M>(shape, job, head, row, total);
+  StoreRows<D, M>(shape, job, tile.head, row, total);
 }
 
 }  // namespace polysketch::cuda

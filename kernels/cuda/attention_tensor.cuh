@@ -86,11 +86,11 @@ __device__ __forceinline__ const float* RowDecaySums(const AttentionShape& shape
   return At<float>(job.keys.decay_sums, shape.layer, kv) + job.block_offset + row;
 }
 
-// Computes a part from zero. row: the warp's first row in the job.
+// Computes a part from zero. row: the warp's first row in the tile.
 template <typename Format, int D, int M, bool GATED, bool WINDOW>
 __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const AttendJob& job,
-                                            int kv, const PartList<WINDOW>& parts, int part,
-                                            int row, const Bf16* far_q, int far_size,
+                                            const QueryTile& tile, const PartList<WINDOW>& parts,
+                                            int part, int row, const Bf16* far_q, int far_size,
                                             const Bf16* near_q, int near_size,
                                             const PartBuffer<D>& buffer, RowSums<D, M>* sums) {
   if (part < parts.far) {
@@ -100,9 +100,11 @@ __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const A
   }
   int block, first;
   parts.Near(shape, part, &block, &first);
-  const auto limits = LimitsOf<WINDOW>(shape, job, row, block, first);
+  const auto limits = LimitsOf<WINDOW>(shape, job, tile, row, block, first);
   if constexpr (GATED) {
-    const NearDecay<M> decay(RowDecaySums(shape, job, kv, row), job.count - row, buffer.decay_sums);
+    const NearDecay<M> decay(RowDecaySums(shape, job, tile.kv, row),
+                             (tile.of_token ? tile.rows : job.count) - row, buffer.decay_sums,
+                             tile.of_token ? 0 : 1);
     NearPart<D, M, Format::kMxCache>(shape, near_q, near_size, buffer, limits, decay, sums);
   } else {
     NearPart<D, M, Format::kMxCache>(shape, near_q, near_size, buffer, limits, NoDecay(), sums);
@@ -118,33 +120,29 @@ template <int D>
 int64_t TilesShared(int far_dim, int near_dim) {
   return QueryBytes(TileRows<D>(), far_dim, near_dim) + 2 * PartBuffer<D>::Bytes(near_dim);
 }
-template <int D>
-int64_t PartsShared(int far_dim, int near_dim) {
-  return QueryBytes(16, far_dim, near_dim) + PartBuffer<D>::Bytes(near_dim);
-}
 
-// Far and near queries of a job's rows in shared memory.
+// Far and near queries of a tile in shared memory.
 struct Queries {
   Bf16 *far, *near;
   int far_size, near_size;
 
   // rows: those that there is memory for. Of these the first `stored` are written, zeros after the
-  // job's own.
-  __device__ Queries(const AttentionShape& shape, const AttendJob& job, int head, void* memory,
-                     int rows, int stored, int thread, int threads)
+  // tile's own.
+  __device__ Queries(const AttentionShape& shape, const AttendJob& job, const QueryTile& tile,
+                     void* memory, int rows, int stored, int thread, int threads)
       : far(static_cast<Bf16*>(memory)),
         far_size(shape.far_dim > 0 ? PadTo16(shape.far_dim) + kRowPad : 0),
         near_size(PadTo16(shape.near_dim) + kRowPad) {
     near = far + rows * far_size;
-    const int64_t token = static_cast<int64_t>(job.row) * shape.heads + head;
+    const int64_t first = tile.First(shape, job), step = tile.Stride(shape);
     const auto store = [&](const float* floats, const Bf16* rounded, int width, Bf16* to,
                            int to_width) {
-      const int64_t offset = token * width, stride = static_cast<int64_t>(shape.heads) * width;
+      const int64_t offset = first * width, stride = step * width;
       if (rounded != nullptr) {
-        CopyQueries(rounded + offset, stride, width, job.count, to, to_width, stored, thread,
+        CopyQueries(rounded + offset, stride, width, tile.rows, to, to_width, stored, thread,
                     threads);
       } else {
-        RoundQueries(floats + offset, stride, width, job.count, to, to_width, stored, thread,
+        RoundQueries(floats + offset, stride, width, tile.rows, to, to_width, stored, thread,
                      threads);
       }
     };
@@ -179,7 +177,8 @@ __global__ void __launch_bounds__(kTileThreads)
     AttendTiles(AttentionShape shape, const AttendJob* jobs) {
   constexpr int M = RowTiles<D>();
   const AttendJob& job = jobs[blockIdx.x];
-  const int head = blockIdx.y, kv = KvHead(shape, head), thread = threadIdx.x;
+  const QueryTile tile(shape, job, blockIdx.y);
+  const int kv = tile.kv, thread = threadIdx.x;
   auto* shared = SharedMemory<uint8_t>();
   uint8_t* stages = shared + QueryBytes(TileRows<D>(), shape.far_dim, shape.near_dim);
   const PartList<WINDOW> parts(shape, job, job.block_offset + job.count - 1);
@@ -191,7 +190,7 @@ __global__ void __launch_bounds__(kTileThreads)
                                kTileThreads);
   };
   load(0, 0);
-  const Queries queries(shape, job, head, shared, TileRows<D>(), TileRows<D>(), thread,
+  const Queries queries(shape, job, tile, shared, TileRows<D>(), TileRows<D>(), thread,
                         kTileThreads);
 
   const int row = thread / kWarpSize * 16 * M;
@@ -200,7 +199,7 @@ __global__ void __launch_bounds__(kTileThreads)
   RowSums<D, M> total, sums;
   total.Clear();
   ForParts(parts.size(), load, [&](int64_t part, int stage) {
-    ComputePart<Format, D, M, GATED>(shape, job, kv, parts, static_cast<int>(part), row, far_q,
+    ComputePart<Format, D, M, GATED>(shape, job, tile, parts, static_cast<int>(part), row, far_q,
                                      queries.far_size, near_q, queries.near_size, buffer(stage),
                                      &sums);
     Merge<D, M>(shape.near_power == 0, sums, &total);
@@ -212,7 +211,7 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   });
 
-  StoreRows<D, M>(shape, job, head, row, total);
+  StoreRows<D, M>(shape, job, tile.head, row, total);
 }
 
 // AttendTiles by warpgroups (attention_group.cuh). May run while the walk stores the states: the
@@ -270,122 +269,6 @@ __global__ void __launch_bounds__(kGroupThreads, 2)
       [](int, float) {});
   // The kernels after this one follow the walk too: the last thread block waits for its end.
   if (blockIdx.y + 1 == gridDim.y && blockIdx.x + 1 == gridDim.x) AwaitLastKernel();
-}
-
-// Floats of the result of a row and part: values [D], the sum of weights, the top.
-template <int D>
-__host__ __device__ constexpr int RowResult() {
-  return D + 2;
-}
-template <int D>
-__device__ __forceinline__ int64_t ResultOffset(const AttentionShape& shape, const AttendJob& job,
-                                                int head, int64_t part) {
-  return ((job.partial + part * job.count) * shape.heads + static_cast<int64_t>(head) * job.count) *
-         RowResult<D>();
-}
-
-// Stores a warp's sums of a part as the results result_of(row) of a job's `count` rows.
-template <int D, typename ResultOf>
-__device__ __forceinline__ void StoreResults(int count, const RowSums<D, 1>& sums,
-                                             const ResultOf& result_of) {
-  const int t = threadIdx.x % 4;
-  ForRows<1>([&](int, int half, int r) {
-    if (r >= count) return;
-    float* of_row = result_of(r);
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      of_row[8 * n + 2 * t] = sums.values[0][n][2 * half];
-      of_row[8 * n + 2 * t + 1] = sums.values[0][n][2 * half + 1];
-    }
-    if (t == 0) {
-      of_row[D] = sums.weights[0][2 * half];
-      of_row[D + 1] = sums.top[0][half];
-    }
-  });
-}
-
-// Joins the results result_of(part, row) of a job's rows as AttendTiles does: in order, whichever warp
-// does it. One warp.
-template <int D, bool GATED, bool WINDOW, typename ResultOf>
-__device__ __forceinline__ void JoinParts(const AttentionShape& shape, const AttendJob& job,
-                                          int head, const ResultOf& result_of) {
-  constexpr int kColumns = D / kWarpSize;  // of a lane
-  const PartList<WINDOW> list(shape, job, job.block_offset + job.count - 1);
-  const int parts = list.size();
-  const int lane = threadIdx.x % kWarpSize;
-  const bool softmax = shape.near_power == 0;
-  for (int r = 0; r < job.count; ++r) {
-    float values[kColumns] = {}, weights = 0, top = -INFINITY;
-#pragma unroll 2
-    for (int part = 0; part < parts; ++part) {
-      const float* of_row = result_of(part, r);
-      const Joint joint(softmax, top, of_row[D + 1]);
-      top = joint.top;
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        values[i] = joint.Add(values[i], of_row[lane + i * kWarpSize]);
-      }
-      weights = joint.Add(weights, of_row[D]);
-      if (GATED && part + 1 == list.far) {  // as DecayFarPart
-        const float kept = expf(*RowDecaySums(shape, job, KvHead(shape, head), r));
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) values[i] *= kept;
-        weights *= kept;
-      }
-      if (WINDOW && part + 1 == list.far) {  // as ScaleFarPart
-        const FarScale scale(shape, PositionOf(shape, job, r), weights);
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) values[i] *= scale.factor;
-        weights *= scale.factor;
-        top = scale.top;
-      }
-    }
-    const float inverse = 1.0f / (shape.stabilizer + weights);
-    const int64_t out = (static_cast<int64_t>(job.row + r) * shape.heads + head) * D;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      StoreOutput(shape, out + lane + i * kWarpSize, values[i] * inverse);
-    }
-  }
-}
-
-// Few rows. blockIdx: job, head, part; one warp. The warp that stores its part last joins all parts
-// of the job and head. arrivals: [jobs][heads], zero.
-template <typename Format, int D, bool GATED, bool WINDOW>
-__global__ void __launch_bounds__(kWarpSize)
-    AttendParts(AttentionShape shape, const AttendJob* jobs, float* results, int32_t* arrivals) {
-  AfterEarlierKernels();
-  const AttendJob& job = jobs[blockIdx.x];
-  const int head = blockIdx.y, lane = threadIdx.x;
-  const PartList<WINDOW> parts(shape, job, job.block_offset + job.count - 1);
-  const int part = blockIdx.z;
-  if (part >= parts.size()) return;
-  auto* shared = SharedMemory<uint8_t>();
-  const PartBuffer<D> buffer(shared + QueryBytes(16, shape.far_dim, shape.near_dim),
-                             shape.near_dim);
-  const int kv = KvHead(shape, head);
-  LoadPart<Format, D, GATED>(shape, job, kv, parts, part, buffer, lane, kWarpSize);
-  CommitCopies();
-  const Queries queries(shape, job, head, shared, 16, 16, lane, kWarpSize);
-  WaitCopies<0>();
-  __syncthreads();
-  RowSums<D, 1> sums;
-  ComputePart<Format, D, 1, GATED>(shape, job, kv, parts, part, 0, queries.far, queries.far_size,
-                                   queries.near, queries.near_size, buffer, &sums);
-
-  float* result = results + ResultOffset<D>(shape, job, head, part);
-  StoreResults(job.count, sums, [&](int r) { return result + r * RowResult<D>(); });
-
-  __syncwarp();
-  int32_t before = 0;
-  if (lane == 0) before = CountArrival(arrivals + blockIdx.x * shape.heads + head);
-  bool last = __shfl_sync(kFullWarp, before, 0) + 1 == parts.size();
-  if (PS_PLANTED(EARLY_JOIN)) last = part + 1 == parts.size();
-  __syncwarp();
-  if (!last) return;
-  JoinParts<D, GATED, WINDOW>(shape, job, head, [&](int of_part, int r) {
-    return results + ResultOffset<D>(shape, job, head, of_part) + r * RowResult<D>();
-  });
 }
 
 constexpr int kFoldThreads = 128;

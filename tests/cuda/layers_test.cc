@@ -60,6 +60,9 @@ std::vector<AttentionSpec> TensorSpecs() {
       Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 72, 70, WindowKind::kSliding, 0}),
       Spec(AttentionKind::kSoftmax, kF, {3, 1, 32, 80, 1, WindowKind::kSliding, 1}),
       Spec(AttentionKind::kSoftmax, kF, {6, 2, 64, 80}),
+      Spec(AttentionKind::kSoftmax, kF, {7, 1, 64, 32}),
+      Spec(AttentionKind::kPolynomial, kF, {20, 1, 32, 24}),
+      Gated(Spec(AttentionKind::kSoftmax, kF, {16, 1, 32, 24, 48, kBlocks, 30, 16, 1000})),
       Spec(AttentionKind::kSoftmax, kF, {4, 2, 64, 32, 64, kBlocks, 4, 32, 150}),
       Spec(AttentionKind::kSoftmax, kF, {2, 1, 32, 24, 24, kBlocks, 30, 16, 1000}),
       Spec(AttentionKind::kSoftmax, kF, {1, 1, 128, 80, 80, kBlocks, 0, 48, 100}),
@@ -74,7 +77,7 @@ std::vector<AttentionSpec> TensorSpecs() {
       Gated(Spec(AttentionKind::kSymmetricPower, kF, {2, 1, 64, 32})),
       Spec(AttentionKind::kLearnedSketchMixed, kF, {3, 1, 64, 32}),
       Spec(AttentionKind::kLinear, kF, {2, 1, 32, 16})};
-  for (const size_t i : {0, 2, 4, 6, 7, 8, 10, 11, 12, 14, 16}) {
+  for (const size_t i : {0, 2, 4, 5, 7, 9, 10, 11, 13, 14, 15, 17, 19}) {
     specs.push_back(specs[i]);
     specs.back().state_format = StateFormat::kQ8;
   }
@@ -124,6 +127,19 @@ TEST_F(CudaLayersTest, TensorCoreKernelsAreTheirDefinition) {
 TEST_F(CudaLayersTest, TensorCoreKernelsUnderAnySplit) {
   Random random(2);
   for (const AttentionSpec& spec : TensorSpecs()) ExpectAnySplit(spec, Tokens(spec), &random);
+}
+
+// Rows of more parts than are joined at a time: one token, and several.
+TEST_F(CudaLayersTest, ResultsOfManyParts) {
+  Random random(8);
+  const AttentionSpec spec = Spec(AttentionKind::kSoftmax, StateFormat::kQ8, {2, 1, 32, 64});
+  constexpr int kTokens = 2090;
+  const Sequence sequence = testing::RandomSequence(spec, kTokens, &random);
+  const auto whole = testing::RunAlone(*cuda_, spec, sequence, {kTokens});
+  const auto parts = testing::RunAlone(*cuda_, spec, sequence, {kTokens - 6, 1, 4, 1});
+  for (size_t e = 0; e < whole[0].size(); ++e) {
+    ASSERT_EQ(parts[0][e], whole[0][e]) << " element " << e;
+  }
 }
 
 // Those of float32 states.

@@ -99,6 +99,25 @@ TEST_F(SharedLimitTest, TheFastKernelsRunWhereTheyFit) {
   ExpectFastKernels(StateFormat::kQ8, "ByteState");
 }
 
+// Decoding steps of grouped queries take smaller tiles of heads there.
+TEST_F(SharedLimitTest, GroupedQueriesDecodeInTheRing) {
+  Random random(5);
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kSoftmax, 8, 64, 0, 64);
+  spec.kv_heads = 2;
+  spec.state_format = StateFormat::kBf16;
+  constexpr int kTokens = 70;
+  const Sequence sequence = testing::RandomSequence(spec, kTokens, &random);
+  const auto whole = testing::RunAlone(*cuda_, spec, sequence, {kTokens});
+  testing::Runner runner(*cuda_, spec, sequence);
+  testing::Step(*cuda_, spec, {{&runner, kTokens - 3}});
+  const auto steps = KernelsOf([&] {
+    for (int i = 0; i < 3; ++i) testing::Step(*cuda_, spec, {{&runner, 1}});
+  });
+  EXPECT_TRUE(HasName(steps, "AttendSteps<PlaneState, 64, false, false, 4"))
+      << ::testing::PrintToString(steps);
+  EXPECT_EQ(runner.outputs, whole);
+}
+
 TEST_F(SharedLimitTest, EveryKindIsItsDefinition) {
   Random random(1);
   constexpr int kTokens = 85;  // more rows of a block than decoding has

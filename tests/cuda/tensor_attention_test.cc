@@ -144,45 +144,70 @@ TEST_F(TensorAttentionTest, AnySplitAnyNeighbourAnySchedule) {
   }
 }
 
+// What decodes token by token below, with the number of tokens.
+std::vector<std::pair<AttentionSpec, int>> DecodingCases() {
+  std::vector<std::pair<AttentionSpec, int>> cases;
+  const auto add = [&](AttentionKind kind, const Shape& shape, const auto& change) {
+    AttentionSpec changed = Bf16Spec(kind, shape);
+    change(&changed);
+    for (const AttentionSpec& spec : testing::WithDecayGates(BothFormats(changed))) {
+      cases.emplace_back(spec, shape.tokens);
+    }
+  };
+  const auto grouped = [](int kv_heads) {
+    return [kv_heads](AttentionSpec* spec) { spec->kv_heads = kv_heads; };
+  };
+  const auto none = [](AttentionSpec*) {};
+  add(AttentionKind::kLearnedSketchMixed, {2, 32, 16, 40, 101}, none);
+  add(AttentionKind::kLearnedSketchMixed, {1, 64, 32, 136, 300}, none);
+  add(AttentionKind::kLearnedSketch, {1, 64, 24, 24, 70}, none);
+  add(AttentionKind::kPerformer, {1, 32, 16, 16, 53}, none);
+  add(AttentionKind::kSoftmax, {1, 32, 0, 24, 90}, none);
+  add(AttentionKind::kPolynomial, {3, 64, 0, 80, 100}, none);
+  // Tiles of four heads and of three; of three, with a gate and with a far part beside a window.
+  add(AttentionKind::kSoftmax, {7, 64, 0, 32, 70}, grouped(1));
+  add(AttentionKind::kLearnedSketchMixed, {6, 32, 16, 24, 60}, grouped(2));
+  add(AttentionKind::kSoftmax, {6, 32, 0, 24, 120}, [](AttentionSpec* spec) {
+    spec->kv_heads = 2;
+    spec->window = 24;
+    spec->window_kind = WindowKind::kBlocks;
+    spec->sinks = 3;
+    spec->far_size = 16;
+    spec->far_length = 60;
+    spec->decay_gate = true;
+  });
+  return cases;
+}
+
 // Decoding of many sequences, which has a kernel of its own: sequences at other positions, of which one
 // ends early, with the bits of each alone.
 TEST_F(TensorAttentionTest, TokenByTokenBesideManySequences) {
   Random random(5);
   const int sequences = testing::Emulated() ? 5 : 150;
-  const std::pair<AttentionKind, Shape> cases[] = {
-      {AttentionKind::kLearnedSketchMixed, {2, 32, 16, 40, 101}},
-      {AttentionKind::kLearnedSketchMixed, {1, 64, 32, 136, 300}},
-      {AttentionKind::kLearnedSketch, {1, 64, 24, 24, 70}},
-      {AttentionKind::kPerformer, {1, 32, 16, 16, 53}},
-      {AttentionKind::kSoftmax, {1, 32, 0, 24, 90}},
-      {AttentionKind::kPolynomial, {3, 64, 0, 80, 100}},
-  };
-  for (const auto& [kind, shape] : cases) {
-    for (const AttentionSpec& spec : testing::WithDecayGates(BothFormats(Bf16Spec(kind, shape)))) {
-      std::vector<Sequence> all;
-      for (int i = 0; i < sequences; ++i) {
-        all.push_back(testing::RandomSequence(spec, shape.tokens, &random));
+  for (const auto& [spec, tokens] : DecodingCases()) {
+    std::vector<Sequence> all;
+    for (int i = 0; i < sequences; ++i) {
+      all.push_back(testing::RandomSequence(spec, tokens, &random));
+    }
+    std::vector<std::unique_ptr<testing::Runner>> runners;
+    for (int i = 0; i < sequences; ++i) {
+      runners.push_back(std::make_unique<testing::Runner>(*cuda_, spec, all[i]));
+      testing::Step(*cuda_, spec, {{runners[i].get(), tokens - 12 - 7 * i % 40}});
+    }
+    for (int step = 0;; ++step) {
+      testing::SeedSchedule(200 + step);
+      std::vector<testing::Part> parts;
+      for (const auto& runner : runners) {
+        if (runner->state->position() < tokens) parts.push_back({runner.get(), 1});
       }
-      std::vector<std::unique_ptr<testing::Runner>> runners;
-      for (int i = 0; i < sequences; ++i) {
-        runners.push_back(std::make_unique<testing::Runner>(*cuda_, spec, all[i]));
-        testing::Step(*cuda_, spec, {{runners[i].get(), shape.tokens - 12 - 7 * i % 40}});
-      }
-      for (int step = 0;; ++step) {
-        testing::SeedSchedule(200 + step);
-        std::vector<testing::Part> parts;
-        for (const auto& runner : runners) {
-          if (runner->state->position() < shape.tokens) parts.push_back({runner.get(), 1});
-        }
-        if (parts.empty()) break;
-        testing::Step(*cuda_, spec, parts);
-      }
-      for (int i = 0; i < sequences; ++i) {
-        const auto whole = testing::RunAlone(*cuda_, spec, all[i], {shape.tokens});
-        for (size_t e = 0; e < whole[0].size(); ++e) {
-          ASSERT_EQ(runners[i]->outputs[0][e], whole[0][e])
-              << testing::Describe(spec) << " sequence " << i << " element " << e;
-        }
+      if (parts.empty()) break;
+      testing::Step(*cuda_, spec, parts);
+    }
+    for (int i = 0; i < sequences; ++i) {
+      const auto whole = testing::RunAlone(*cuda_, spec, all[i], {tokens});
+      for (size_t e = 0; e < whole[0].size(); ++e) {
+        ASSERT_EQ(runners[i]->outputs[0][e], whole[0][e])
+            << testing::Describe(spec) << " sequence " << i << " element " << e;
       }
     }
   }
