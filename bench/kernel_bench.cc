@@ -129,7 +129,8 @@ class KernelBench {
     };
     while (state->position() < 4 * spec_.block) run();
     const TokenCost cost = CostOfToken(model_, 4.0 * spec_.block, false);
-    const double state_bytes = static_cast<double>(heads * spec_.FarReadBytes());
+    const auto state_bytes = static_cast<double>(backend_->ReadBytes(
+        spec_, spec_.kv_cache() ? spec_.Attended(4 * spec_.block) : spec_.block / 2));
     Report("attention", StrCat(m, " tokens, ", heads, " heads"), Seconds(run),
            m * (cost.far + cost.near) / static_cast<double>(model_.layers.size()), state_bytes);
   }

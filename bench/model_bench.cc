@@ -159,16 +159,21 @@ class ModelBench {
     BenchRow row = NewRow("decode", context, batch);
     row.tokens = steps * batch;
     row.state_bytes = static_cast<int64_t>(start.bytes());
-    row.step_bytes = static_cast<double>(model_->weight_bytes() + batch * StateBytesOfStep());
+    row.step_bytes = static_cast<double>(model_->weight_bytes() + StateBytesOfStep(context, batch));
     MeasureBlocks(steps, step, &row);
     return Complete(&row, CostOfToken(model_->spec(), static_cast<double>(context), true));
   }
 
-  // Bytes of its state that a decode step of one sequence reads on average: half a block buffer.
-  int64_t StateBytesOfStep() const {
+  // Bytes of states that a decode step of `batch` sequences after `context` tokens must read: of a cache what
+  // the token attends to, of a block buffer on average half. Blocks that clones share are read once.
+  int64_t StateBytesOfStep(int64_t context, int64_t batch) const {
     int64_t bytes = 0;
     for (const AttentionSpec& layer : model_->attention()) {
-      bytes += layer.key_heads() * (layer.FarReadBytes() + layer.NearReadBytes(layer.block / 2));
+      const bool cache = layer.kv_cache(), shared = cache && !OnDevice() && !options_.own_caches;
+      const int64_t far = backend_->ReadBytes(layer, 0);
+      const int64_t all =
+          backend_->ReadBytes(layer, cache ? layer.Attended(context) : layer.block / 2);
+      bytes += batch * far + (shared ? 1 : batch) * (all - far);
     }
     return bytes;
   }

@@ -26,10 +26,7 @@ double MatrixFlop(const Matrix& w, int64_t rows) {
 double NearTokens(const AttentionSpec& spec, const Segment& segment) {
   double tokens = 0;
   for (int i = 0; i < segment.rows; ++i) {
-    const int64_t position = segment.state->position() + i;
-    const int64_t first =
-        spec.kv_cache() ? spec.FirstVisible(position) : position / spec.block * spec.block;
-    tokens += static_cast<double>(position - first + 1);
+    tokens += static_cast<double>(spec.Attended(segment.state->position() + i));
   }
   return tokens;
 }
@@ -171,14 +168,9 @@ void TimedBackend::Attention(const AttentionSpec& spec, int layer,
     const double near = NearTokens(spec, segment);
     work.flop += heads * near * 2 * (spec.near_dim() + d);
     work.flop += (heads + kv_heads) * segment.rows * 2 * features * d;
-    if (spec.kv_cache()) {
-      work.bytes += kv_heads * static_cast<double>(spec.FarReadBytes());
-      continue;
-    }
-    const int64_t buffered = segment.state->position() % spec.block + segment.rows;
-    work.bytes +=
-        kv_heads * static_cast<double>(spec.FarReadBytes() +
-                                       spec.NearReadBytes(std::min<int64_t>(buffered, spec.block)));
+    // The last row's, which those before it share.
+    const int64_t last = segment.state->position() + segment.rows - 1;
+    work.bytes += static_cast<double>(inner().ReadBytes(spec, spec.Attended(last)));
   }
   Timed("attention", work, [&] { inner().Attention(spec, layer, segments, input, out); });
 }

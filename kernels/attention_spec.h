@@ -2,6 +2,7 @@
 // equations, docs/model-format.md the names and ranges of config.json.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -139,8 +140,8 @@ struct AttentionSpec {
   bool cache_scales() const { return kv_cache() && state_format == StateFormat::kQ8; }
   // Whether S is read as a copy of 8-bit integers.
   bool byte_copy() const { return state_format == StateFormat::kQ8 && !kv_cache(); }
-  // Bytes that a decode step reads for one kv head of one layer: of S and z (FarReadBytes), and of
-  // `tokens` tokens of the block buffer (NearReadBytes).
+  // Bytes that a decode step of the cpu backend reads for one kv head of one layer: of S and z
+  // (FarReadBytes), and of `tokens` near keys and values (NearReadBytes).
   int64_t FarReadBytes() const {
     if (far_part()) return FarPart().FarReadBytes();
     // The copy of kQ8 has a scale for each row and column.
@@ -191,6 +192,12 @@ struct AttentionSpec {
     return first > 0 ? first : 0;
   }
   bool Visible(int64_t s, int64_t t) const { return s <= t && (s < sinks || s >= FirstVisible(t)); }
+  // The tokens whose near keys a query at position `t` reads.
+  int64_t Attended(int64_t t) const {
+    if (!kv_cache()) return t % block + 1;
+    const int64_t first = FirstVisible(t);
+    return t - first + 1 + std::min<int64_t>(sinks, first);
+  }
   // Tokens of whole blocks that hold the sinks. A window keeps them.
   int64_t SinkTokens() const { return (int64_t{sinks} + block - 1) / block * block; }
   // A window drops blocks that no token reads again, even after a truncation. These are the tokens

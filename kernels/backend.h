@@ -139,6 +139,11 @@ class Backend {
   virtual std::unique_ptr<SequenceState> NewState(std::span<const AttentionSpec> layers) = 0;
   // Size in bytes of a state after `tokens` tokens.
   virtual size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const = 0;
+  // Bytes of a layer's state that a decode step reads: the far state, and `tokens` near keys and values of
+  // each kv head.
+  virtual int64_t ReadBytes(const AttentionSpec& spec, int64_t tokens) const {
+    return spec.key_heads() * (spec.FarReadBytes() + spec.NearReadBytes(tokens));
+  }
   // Allocates device memory in advance, so that later steps allocate none: the workspace of any
   // step of at most `rows` rows in at most `segments` segments, and `kv_bytes` for the KV caches of
   // all states. `ops` calls the ops of steps of `rows` rows and of fewer, without segments; they

@@ -40,6 +40,9 @@ class ForwardingBackend : public Backend {
   size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const override {
     return inner_->StateBytes(layers, tokens);
   }
+  int64_t ReadBytes(const AttentionSpec& spec, int64_t tokens) const override {
+    return inner_->ReadBytes(spec, tokens);
+  }
   void Reserve(std::span<const AttentionSpec> layers, int64_t rows, int64_t segments,
                size_t kv_bytes, const std::function<void()>& ops) override {
     inner_->Reserve(layers, rows, segments, kv_bytes, ops);

@@ -53,6 +53,9 @@ class CudaBackend final : public Backend {
   size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) const override {
     return cuda::StateBytes(layers, tokens);
   }
+  int64_t ReadBytes(const AttentionSpec& spec, int64_t tokens) const override {
+    return cuda::ReadBytes(spec, tokens);
+  }
   void Reserve(std::span<const AttentionSpec> layers, int64_t rows, int64_t segments,
                size_t kv_bytes, const std::function<void()>& ops) override;
   DeviceMemory device_memory() override { return {device_->held_memory(), device_->FreeMemory()}; }

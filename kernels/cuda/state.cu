@@ -313,4 +313,18 @@ size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
   return bytes;
 }
 
+int64_t ReadBytes(const AttentionSpec& spec, int64_t tokens) {
+  const int64_t features = spec.features(), element = HeadLayout(spec).element;
+  const auto rows = [&](bool bytes, int64_t count, int64_t width) {
+    return bytes ? count * width + count * MxScales(width) : count * width * element;
+  };
+  int64_t read = rows(spec.cache_scales(), tokens, spec.near_dim()) +
+                 rows(spec.cache_scales(), tokens, spec.head_dim);
+  if (spec.decay_gate && !spec.kv_cache()) read += tokens * 4;
+  if (spec.has_far_part()) {
+    read += rows(HeadLayout(spec).copies, features, spec.head_dim) + features * 4;
+  }
+  return spec.key_heads() * read;
+}
+
 }  // namespace polysketch::cuda

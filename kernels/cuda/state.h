@@ -138,5 +138,7 @@ class CudaState final : public LayeredState {
 };
 
 size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens);
+// Backend::ReadBytes.
+int64_t ReadBytes(const AttentionSpec& spec, int64_t tokens);
 
 }  // namespace polysketch::cuda

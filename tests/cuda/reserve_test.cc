@@ -140,6 +140,22 @@ TEST_F(CudaReserveTest, NoStepOfAFrameAsksForMemory) {
   }
 }
 
+// A step's share of 100 tokens of a cache and of a recurrent state: 8-bit numbers have a scale for each 32.
+TEST_F(CudaReserveTest, BytesOfStatesThatAStepReads) {
+  AttentionSpec cache = testing::MakeSpec(AttentionKind::kSoftmax, 6, 64, 0, 16);
+  cache.kv_heads = 2;
+  AttentionSpec mixed = testing::MakeSpec(AttentionKind::kLearnedSketchMixed, 1, 64, 32, 128);
+  const int64_t features = mixed.features();
+  EXPECT_EQ(cuda_->ReadBytes(cache, 100), 2 * 100 * 2 * 64 * 4);
+  EXPECT_EQ(cuda_->ReadBytes(mixed, 100), features * (64 * 4 + 4) + 100 * 2 * 64 * 4);
+  cache.state_format = mixed.state_format = StateFormat::kBf16;
+  EXPECT_EQ(cuda_->ReadBytes(cache, 100), 2 * 100 * 2 * 64 * 2);
+  EXPECT_EQ(cuda_->ReadBytes(mixed, 100), features * (64 * 2 + 4) + 100 * 2 * 64 * 2);
+  cache.state_format = mixed.state_format = StateFormat::kQ8;
+  EXPECT_EQ(cuda_->ReadBytes(cache, 100), 2 * 100 * 2 * (64 + 2));
+  EXPECT_EQ(cuda_->ReadBytes(mixed, 100), features * (64 + 2 + 4) + 100 * 2 * 64 * 2);
+}
+
 // Far parts on tensor cores, whose steps of few rows have results for each part. What each step stages
 // for the test is given back after it.
 TEST_F(CudaReserveTest, NoStepOfAFarPartGrowsTheWorkspace) {

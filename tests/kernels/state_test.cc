@@ -59,6 +59,31 @@ class StateTest : public testing::BackendTest {
   }
 };
 
+TEST_P(StateTest, AttendedTokens) {
+  for (const Layers& layers : Specs()) {
+    const AttentionSpec& spec = layers[0];
+    for (int64_t t = 0; t < 60; ++t) {
+      int64_t visible = 0;
+      for (int64_t s = spec.kv_cache() ? 0 : t / spec.block * spec.block; s <= t; ++s) {
+        if (spec.Visible(s, t)) ++visible;
+      }
+      ASSERT_EQ(spec.Attended(t), visible) << testing::Describe(layers) << " token " << t;
+    }
+  }
+}
+
+// Of 100 tokens of a cache, with a scale for each key and value of 8 bits.
+TEST_P(StateTest, BytesOfCachesThatAStepReads) {
+  const auto backend = NewBackend(1);
+  AttentionSpec spec = testing::MakeSpec(AttentionKind::kSoftmax, 6, 10, 0, 8);
+  spec.kv_heads = 2;
+  EXPECT_EQ(backend->ReadBytes(spec, 100), 2 * 100 * 2 * 10 * 4);
+  spec.state_format = StateFormat::kF16;
+  EXPECT_EQ(backend->ReadBytes(spec, 100), 2 * 100 * 2 * 10 * 2);
+  spec.state_format = StateFormat::kQ8;
+  EXPECT_EQ(backend->ReadBytes(spec, 100), 2 * 100 * 2 * (10 + 4));
+}
+
 TEST_P(StateTest, ClonesAreIndependent) {
   const auto backend = NewBackend(1);
   Random random(1);
