@@ -6,6 +6,12 @@
 
 namespace polysketch::bench {
 
+double MeanKeys(const AttentionSpec& spec, double context) {
+  if (spec.window == 0) return spec.kv_cache() ? context : spec.block / 2.0;
+  const double window = spec.window_kind == WindowKind::kBlocks ? 1.5 * spec.window : spec.window;
+  return std::min(context, window + spec.sinks);
+}
+
 namespace {
 
 // Adds the attention of a layer of a model of width D.
@@ -27,12 +33,7 @@ void AddLayer(const AttentionSpec& spec, double D, double context, TokenCost* co
     cost->sketch += 2 * H * 2 * d * spec.num_features;
   }
   cost->far += (H + spec.key_heads()) * 2 * spec.features() * d;
-  double keys = spec.kv_cache() ? context : spec.block / 2.0;
-  if (spec.window > 0) {
-    const double window = spec.window_kind == WindowKind::kBlocks ? 1.5 * spec.window : spec.window;
-    keys = std::min(context, window + spec.sinks);
-  }
-  cost->near += H * 2 * keys * (spec.near_dim() + d);
+  cost->near += H * 2 * MeanKeys(spec, context) * (spec.near_dim() + d);
 }
 
 }  // namespace

@@ -15,6 +15,10 @@ struct TokenCost {
   double total() const { return dense + sketch + far + near + logits; }
 };
 
+// The near keys that a token after `context` tokens reads on average: of a block buffer half, of a window of blocks
+// one and a half.
+double MeanKeys(const AttentionSpec& spec, double context);
+
 // context: earlier tokens, used for KV kinds only. with_logits: as in decoding and scoring.
 TokenCost CostOfToken(const ModelSpec& model, double context, bool with_logits);
 

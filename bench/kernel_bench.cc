@@ -128,9 +128,10 @@ class KernelBench {
       state->Advance(m);
     };
     while (state->position() < 4 * spec_.block) run();
-    const TokenCost cost = CostOfToken(model_, 4.0 * spec_.block, false);
-    const auto state_bytes = static_cast<double>(backend_->ReadBytes(
-        spec_, spec_.kv_cache() ? spec_.Attended(4 * spec_.block) : spec_.block / 2));
+    const double context = 4.0 * spec_.block;
+    const TokenCost cost = CostOfToken(model_, context, false);
+    const auto state_bytes = static_cast<double>(
+        backend_->ReadBytes(spec_, static_cast<int64_t>(MeanKeys(spec_, context))));
     Report("attention", StrCat(m, " tokens, ", heads, " heads"), Seconds(run),
            m * (cost.far + cost.near) / static_cast<double>(model_.layers.size()), state_bytes);
   }

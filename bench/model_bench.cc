@@ -164,16 +164,15 @@ class ModelBench {
     return Complete(&row, CostOfToken(model_->spec(), static_cast<double>(context), true));
   }
 
-  // Bytes of states that a decode step of `batch` sequences after `context` tokens must read: of a cache what
-  // the token attends to, of a block buffer on average half. Blocks that clones share are read once.
+  // Bytes of states that a decode step of `batch` sequences after `context` tokens must read. Blocks of caches that
+  // clones share are read once.
   int64_t StateBytesOfStep(int64_t context, int64_t batch) const {
     int64_t bytes = 0;
     for (const AttentionSpec& layer : model_->attention()) {
-      const bool cache = layer.kv_cache(), shared = cache && !OnDevice() && !options_.own_caches;
+      const bool shared = layer.kv_cache() && !OnDevice() && !options_.own_caches;
+      const auto keys = static_cast<int64_t>(MeanKeys(layer, static_cast<double>(context)));
       const int64_t far = backend_->ReadBytes(layer, 0);
-      const int64_t all =
-          backend_->ReadBytes(layer, cache ? layer.Attended(context) : layer.block / 2);
-      bytes += batch * far + (shared ? 1 : batch) * (all - far);
+      bytes += batch * far + (shared ? 1 : batch) * (backend_->ReadBytes(layer, keys) - far);
     }
     return bytes;
   }

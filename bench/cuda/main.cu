@@ -75,9 +75,8 @@ void BenchAttention(Bench* bench, const std::string& name, const AttentionSpec& 
   if (rows > 1) {
     flop += tokens * far;  // the fold
   } else {
-    const double narrow = spec.state_format == StateFormat::kQ8 ? 33.0 / 32 : 2;
-    bytes += static_cast<double>(batch) * spec.key_heads() *
-             (features * d * narrow + features * 4 + near * (spec.kv_cache() ? narrow : 2));
+    bytes += static_cast<double>(
+        batch * bench->backend()->ReadBytes(spec, static_cast<int64_t>(near_keys)));
   }
   std::vector<std::unique_ptr<CudaState>> states;
   std::vector<Segment> segments;

@@ -120,9 +120,7 @@ std::vector<int> DecoderModel::FarHeads() const {
 double DecoderModel::KeysRead(int64_t position) const {
   int64_t keys = 0;
   for (const AttentionSpec& layer : attention_) {
-    if (!layer.kv_cache()) continue;
-    const int64_t first = layer.FirstVisible(position);
-    keys += position + 1 - first + std::min<int64_t>(layer.sinks, first);
+    if (layer.kv_cache()) keys += layer.Attended(position);
   }
   return static_cast<double>(keys) / static_cast<double>(attention_.size());
 }

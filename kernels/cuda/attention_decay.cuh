@@ -20,7 +20,7 @@ struct NearDecay {
   const float* keys;  // G of the part's keys, in shared memory
   float rows[M][2];   // G of rows g and g + 8 of each tile
 
-  // row_sums: G of the warp's rows, of which there are `count`, `step` elements apart; 0: all have one G.
+  // row_sums: the `count` G of the warp's rows, of which each has one (step 1), or all the first (step 0).
   __device__ __forceinline__ NearDecay(const float* row_sums, int count, const float* key_sums,
                                        int step = 1)
       : keys(key_sums) {
@@ -30,7 +30,7 @@ struct NearDecay {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = 16 * m + 8 * half + g;
-        rows[m][half] = row < count ? row_sums[row * step] : 0.0f;
+        rows[m][half] = row * step < count ? row_sums[row * step] : 0.0f;
       }
     }
   }

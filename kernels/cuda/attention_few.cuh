@@ -85,7 +85,7 @@ class RowJoin {
   }
   __device__ __forceinline__ void Store(int row) const {
     const float inverse = 1.0f / (shape_.stabilizer + weights_);
-    const int64_t out = (tile_.First(shape_, job_) + int64_t{row} * tile_.Stride(shape_)) * D;
+    const int64_t out = tile_.Row(shape_, job_, row) * D;
     const int lane = threadIdx.x % kWarpSize;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {

@@ -49,26 +49,25 @@ struct PartBuffer {
   // The operands of products: Bf16*, or with MX MxTile.
   template <bool MX>
   __device__ __forceinline__ auto Far() const {
-    if constexpr (MX) {
-      return MxTile<D>(sums, kPartFeatures);
-    } else {
-      return sums;
-    }
+    return Operand<MX>(sums, kPartFeatures);
   }
   template <bool MX>
   __device__ __forceinline__ auto Keys() const {
-    if constexpr (MX) {
-      return MxTile<D>(keys, kPartKeysTensor);
-    } else {
-      return keys;
-    }
+    return Operand<MX>(keys, kPartKeysTensor);
   }
   template <bool MX>
   __device__ __forceinline__ auto Values() const {
+    auto* after_keys = reinterpret_cast<Bf16*>(Keys<true>().End(kPartKeysTensor));
+    return Operand<MX>(MX ? after_keys : values, kPartKeysTensor);
+  }
+
+ private:
+  template <bool MX>
+  static __device__ __forceinline__ auto Operand(Bf16* memory, int rows) {
     if constexpr (MX) {
-      return MxTile<D>(Keys<true>().End(kPartKeysTensor), kPartKeysTensor);
+      return MxTile<D>(memory, rows);
     } else {
-      return values;
+      return memory;
     }
   }
 };
@@ -506,10 +505,10 @@ struct QueryTile {
     of_token = true;
   }
   __device__ __forceinline__ int Token(int row) const { return of_token ? 0 : row; }
-  // Where the batch has the first row, in rows of a head, and the rows after it from one to the next.
-  __device__ __forceinline__ int64_t First(const AttentionShape& shape,
-                                           const AttendJob& job) const {
-    return static_cast<int64_t>(job.row) * shape.heads + head;
+  // Where the batch has a row, counted in rows of a head, and the distance from one row to the next.
+  __device__ __forceinline__ int64_t Row(const AttentionShape& shape, const AttendJob& job,
+                                         int row) const {
+    return static_cast<int64_t>(job.row) * shape.heads + head + int64_t{row} * Stride(shape);
   }
   __device__ __forceinline__ int Stride(const AttentionShape& shape) const {
     return of_token ? 1 : shape.heads;

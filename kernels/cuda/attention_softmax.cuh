@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
     if (row >= job.count || limits.End(M) <= 0) return;
     AddSoftmaxPart<D, M, Format::kMxCache>(shape.scale, of_warp, buffer(stage), limits, &total);
   });
-  StoreRows<D, M>(shape, job, tile.head, row, total);
+  StoreRows<D, M>(shape, job, tile, row, total);
 }
 
 }  // namespace polysketch::cuda

@@ -102,9 +102,8 @@ __device__ __forceinline__ void ComputePart(const AttentionShape& shape, const A
   parts.Near(shape, part, &block, &first);
   const auto limits = LimitsOf<WINDOW>(shape, job, tile, row, block, first);
   if constexpr (GATED) {
-    const NearDecay<M> decay(RowDecaySums(shape, job, tile.kv, row),
-                             (tile.of_token ? tile.rows : job.count) - row, buffer.decay_sums,
-                             tile.of_token ? 0 : 1);
+    const NearDecay<M> decay(RowDecaySums(shape, job, tile.kv, row), job.count - row,
+                             buffer.decay_sums, tile.of_token ? 0 : 1);
     NearPart<D, M, Format::kMxCache>(shape, near_q, near_size, buffer, limits, decay, sums);
   } else {
     NearPart<D, M, Format::kMxCache>(shape, near_q, near_size, buffer, limits, NoDecay(), sums);
@@ -134,7 +133,7 @@ struct Queries {
         far_size(shape.far_dim > 0 ? PadTo16(shape.far_dim) + kRowPad : 0),
         near_size(PadTo16(shape.near_dim) + kRowPad) {
     near = far + rows * far_size;
-    const int64_t first = tile.First(shape, job), step = tile.Stride(shape);
+    const int64_t first = tile.Row(shape, job, 0), step = tile.Stride(shape);
     const auto store = [&](const float* floats, const Bf16* rounded, int width, Bf16* to,
                            int to_width) {
       const int64_t offset = first * width, stride = step * width;
@@ -156,13 +155,14 @@ struct Queries {
 // Stores the result of a warp's rows, of which `row` is the first in the job.
 template <int D, int M>
 __device__ __forceinline__ void StoreRows(const AttentionShape& shape, const AttendJob& job,
-                                          int head, int row, const RowSums<D, M>& total) {
+                                          const QueryTile& tile, int row,
+                                          const RowSums<D, M>& total) {
   const int lane = threadIdx.x % kWarpSize, t = lane % 4;
   ForRows<M>([&](int m, int half, int r) {
     const float weights = __shfl_sync(kFullWarp, total.weights[m][2 * half], lane - t);
     if (row + r >= job.count) return;
     const float inverse = 1.0f / (shape.stabilizer + weights);
-    const int64_t out = (static_cast<int64_t>(job.row + row + r) * shape.heads + head) * D;
+    const int64_t out = tile.Row(shape, job, row + r) * D;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       const float* pair = total.values[m][n] + 2 * half;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   });
 
-  StoreRows<D, M>(shape, job, tile.head, row, total);
+  StoreRows<D, M>(shape, job, tile, row, total);
 }
 
 // AttendTiles by warpgroups (attention_group.cuh). May run while the walk stores the states: the

@@ -48,11 +48,9 @@ HeadLayout::HeadLayout(const AttentionSpec& spec)
   copy = z + Align(features * 4);
   sums = copy + (copies ? Align(MxBytes(features, spec.head_dim)) : 0);
   read = copies ? copy : 0;
-  read_bytes = Align(copies ? MxBytes(features, spec.head_dim) : elements * element);
+  read_bytes = Align(RowBytes(copies, features, spec.head_dim));
   const int64_t b = spec.block;
-  const auto cached = [&](int64_t width) {
-    return Align(spec.cache_scales() ? MxBytes(b, width) : b * element * width);
-  };
+  const auto cached = [&](int64_t width) { return Align(RowBytes(spec.cache_scales(), b, width)); };
   far_keys = spec.kv_cache() ? 0 : sums;
   near_keys = far_keys + (spec.keeps_far_keys() ? Align(b * element * spec.far_dim()) : 0);
   values = near_keys + cached(spec.near_dim());
@@ -314,15 +312,13 @@ size_t StateBytes(std::span<const AttentionSpec> layers, int64_t tokens) {
 }
 
 int64_t ReadBytes(const AttentionSpec& spec, int64_t tokens) {
-  const int64_t features = spec.features(), element = HeadLayout(spec).element;
-  const auto rows = [&](bool bytes, int64_t count, int64_t width) {
-    return bytes ? count * width + count * MxScales(width) : count * width * element;
-  };
-  int64_t read = rows(spec.cache_scales(), tokens, spec.near_dim()) +
-                 rows(spec.cache_scales(), tokens, spec.head_dim);
+  const HeadLayout layout(spec);
+  const bool bytes = spec.cache_scales();
+  int64_t read = layout.RowBytes(bytes, tokens, spec.near_dim()) +
+                 layout.RowBytes(bytes, tokens, spec.head_dim);
   if (spec.decay_gate && !spec.kv_cache()) read += tokens * 4;
   if (spec.has_far_part()) {
-    read += rows(HeadLayout(spec).copies, features, spec.head_dim) + features * 4;
+    read += layout.RowBytes(layout.copies, spec.features(), spec.head_dim) + spec.features() * 4;
   }
   return spec.key_heads() * read;
 }

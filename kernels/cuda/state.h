@@ -42,6 +42,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/mx_int8.h"
 #include "kernels/saved_state.h"
 
 namespace polysketch::cuda {
@@ -49,6 +50,10 @@ namespace polysketch::cuda {
 // Offsets, in bytes, of the arrays of one head, each a multiple of 256.
 struct HeadLayout {
   explicit HeadLayout(const AttentionSpec& spec);
+  // Of rows of T or, if `bytes`, of 8-bit numbers.
+  int64_t RowBytes(bool bytes, int64_t rows, int64_t width) const {
+    return bytes ? MxBytes(rows, width) : rows * width * element;
+  }
 
   bool copies = false;      // whether there is a copy
   int64_t z = 0, copy = 0;  // S is at 0
